@@ -13,7 +13,8 @@ from bertkit.text import counted
 
 def world() -> int:
     """The number of processes. Raises UserError."""
-    count, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
+    count = _number("WORLD_SIZE", 1)
+    rank = _number("RANK", 0)
     local_rank()
     if count > 1 and not 0 <= rank < count:  # it would wait for the others forever
         fix = "Start several processes with torchrun, or unset RANK and WORLD_SIZE."

@@ -151,7 +151,8 @@ def versions() -> dict[str, str | None]:
 
 def environment(device: str, precision: str) -> dict[str, Any]:
     """Versions, hardware and the working copy's commit, for environment.json."""
-    threads, info = None, Path("/proc/cpuinfo")
+    threads = None
+    info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     if find_spec("torch"):

@@ -68,7 +68,8 @@ class ModelSpec(Section):
     def title(self) -> str:
         """The model's name for people."""
         fields = {"preset": self.config} if isinstance(self.config, str) else self.config or {}
-        kind, preset = str(fields.get("model_type", "bert")), str(fields.get("preset", ""))
+        kind = str(fields.get("model_type", "bert"))
+        preset = str(fields.get("preset", ""))
         new = preset if "-" in preset else "-".join(filter(None, ["BERT" if kind == "bert" else kind, preset]))
         return self.name or f"a new {new}"
 

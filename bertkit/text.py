@@ -63,7 +63,9 @@ def display_width(text: str) -> int:
         return len(text)
     import regex
 
-    seen, wide = r"[^\p{M}\p{Cf}]|\ufe0f", r"[\p{EA=W}\p{EA=F}]"  # U+FE0F makes an emoji of the character before it
+    # U+FE0F makes an emoji of the character before it
+    seen = r"[^\p{M}\p{Cf}]|\ufe0f"
+    wide = r"[\p{EA=W}\p{EA=F}]"
     characters = regex.findall(r"\X", text)
     return sum(min(2, len(regex.findall(seen, each)) + len(regex.findall(wide, each))) for each in characters)
 

@@ -45,7 +45,8 @@ def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str] = 
 
     homes: key -> its section, a dotted path where it has another name, or a sentence that says what to do instead.
     """
-    names, key = sorted(known), str(path[-1])
+    names = sorted(known)
+    key = str(path[-1])
     if " " in homes.get(key, ""):
         return KeyProblem(path, "unknown key", homes[key])
     if key in homes:
@@ -140,9 +141,11 @@ def validate(
         if "missing" in kinds:
             problems.append(KeyProblem(path, "missing", "write it; it has no default"))
         elif "extra_forbidden" in kinds:
-            section, inside = model, path[:-1]
+            section = model
+            inside = path[:-1]
             if inside and inside[0] in sections:
-                section, inside = sections[str(inside[0])], inside[1:]
+                section = sections[str(inside[0])]
+                inside = inside[1:]
             problems.append(unknown_key(path, fields_at(section, inside), homes))
         else:
             problems.append(_explain_value(path, details, reduce(getitem, path, data)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from datasets import Dataset
 
 from bertkit.models.encoder import Encoder, load_tokenizer
 from bertkit.tasks import get_task
-from bertkit.tasks.base import Task, prepare
+from bertkit.tasks.base import prepare
 
 TEXTS = [
     "the cat was good",
@@ -39,30 +38,30 @@ class Case:
     cuts: bool = False  # is a text beyond the limit cut, whatever the option `overflow` says?
 
     @property
-    def kind(self) -> type[Task]:
+    def kind(self):
         return get_task(self.options["name"])
 
     @property
-    def inputs(self) -> list[str]:
+    def inputs(self):
         """Its columns that the model answers."""
         schema = self.kind.schema
         read = next(names for names in schema.inputs if names <= self.columns.keys())
         return [name for name in self.columns if name in read or name in schema.context]
 
-    def rows(self) -> Dataset:
+    def rows(self):
         return Dataset.from_dict(self.columns)
 
-    def tokenizer(self, encoder: Path):
+    def tokenizer(self, encoder):
         """The encoder's tokenizer, as the task reads texts with it."""
         return load_tokenizer(encoder, split_special_tokens=not self.kind.schema.special_tokens)
 
-    def task(self, encoder: Path) -> Task:
+    def task(self, encoder):
         """The task, prepared from the rows."""
         options = self.kind.Options.model_validate(self.options)
         return prepare(self.kind, options, self.tokenizer(encoder), self.max_length, self.rows(), self.class_names)
 
 
-def encoder(folder: Path) -> Encoder:
+def encoder(folder):
     return Encoder(str(folder), folder, "folder")
 
 
@@ -196,7 +195,7 @@ USUAL = """single-label multi-label pair regression qa-windows-or-none similarit
 ner-crf-windows-bioes ner-document ranking-graded-windows text-to-text mlm mlm-nsp mlm-schedule""".split()
 
 
-def every(cases: list[Case]) -> pytest.MarkDecorator:
+def every(cases):
     """A test of each of these cases; without --all, of those of `USUAL`."""
     rare = pytest.mark.rare
     return pytest.mark.parametrize(

@@ -11,10 +11,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, TextIO
 
 # Temporary files of this process, and of those that it starts; except for pytest's own, which failed tests keep.
 os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
@@ -49,14 +47,14 @@ WORDS = (
 ).split()
 
 
-def pytest_addoption(parser: pytest.Parser):
+def pytest_addoption(parser):
     """`--precision fp32`: as on a processor without bf16 (see fp32/sitecustomize.py); `--all`: rare tests too."""
     parser.addoption("--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU")
     parser.addoption("--margins", action="store_true", help="how much of its tolerance each comparison uses")
     parser.addoption("--all", action="store_true", help="those marked `rare` too: the whole contract, every notebook")
 
 
-def pytest_configure(config: pytest.Config):
+def pytest_configure(config):
     """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's workers."""
     if config.getoption("margins"):
         config.pluginmanager.register(Margins(config))
@@ -74,7 +72,7 @@ def pytest_unconfigure():
     shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
+def pytest_collection_modifyitems(config, items):
     """The notebooks first: they take minutes, and at the end one worker would wait for the other.
 
     Without a GPU, tests marked `cuda` are skipped; without `--all`, those marked `rare`.
@@ -87,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=absent[mark]))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
+def pytest_terminal_summary(terminalreporter):
     """In one line, what was skipped and why."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
@@ -107,10 +105,10 @@ def _quiet_libraries():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _pictures_of_reports_only(request) -> Iterator[None]:
+def _pictures_of_reports_only(request):
     """Pictures are drawn where tests look at them; elsewhere they would take a quarter of each small training."""
 
-    def empty(figure: Figure, file: TextIO, **_):
+    def empty(figure, file, **_):
         file.write("<svg></svg>")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -120,16 +118,17 @@ def _pictures_of_reports_only(request) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_handler_is_left() -> Iterator[None]:
+def _no_handler_is_left():
     """The command line logs to a stream that pytest closes at the end of the test."""
     logger = logging.getLogger("bertkit")
-    handlers, level = list(logger.handlers), logger.level
+    handlers = list(logger.handlers)
+    level = logger.level
     yield
     logger.handlers = handlers
     logger.setLevel(level)
 
 
-def build_encoder(folder: Path, seed: int = 0, dropout: float = 0.0, layers: int = 2) -> Path:
+def build_encoder(folder, seed=0, dropout=0.0, layers=2):
     """A BERT folder as the Hub would give it: hidden 16, 2 heads, 45 word pieces, 64 positions."""
     tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)}, model_max_length=64)
     tokenizer.save_pretrained(folder)
@@ -142,19 +141,19 @@ def build_encoder(folder: Path, seed: int = 0, dropout: float = 0.0, layers: int
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder(tmp_path_factory) -> Path:
+def tiny_encoder(tmp_path_factory):
     """The tiny BERT without dropout."""
     return build_encoder(tmp_path_factory.mktemp("tiny-bert"))
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder_with_dropout(tmp_path_factory) -> Path:
+def tiny_encoder_with_dropout(tmp_path_factory):
     """The tiny BERT with dropout 0.1, for what has to repeat random numbers."""
     return build_encoder(tmp_path_factory.mktemp("tiny-bert-dropout"), dropout=0.1)
 
 
 @pytest.fixture(scope="session")
-def learned(tiny_encoder, tmp_path_factory) -> Iterator[Any]:
+def learned(tiny_encoder, tmp_path_factory):
     """The Run of a model that has learned the rows of `small`, which are beside it. Nobody may change it."""
     import small
 
@@ -162,13 +161,13 @@ def learned(tiny_encoder, tmp_path_factory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def two_seeds(tiny_encoder, tmp_path_factory) -> Iterator[Any]:
+def two_seeds(tiny_encoder, tmp_path_factory):
     """The Run of two seeds and a recipe that states a licence, logged every other step. Nobody may change it."""
     overrides = ("seeds=[1, 2]", "training.logging_steps=2", "hub={license: mit, language: en}")
     yield from _kept(tmp_path_factory.mktemp("two-seeds"), tiny_encoder, *overrides)
 
 
-def _kept(room: Path, encoder: Path, *overrides: str) -> Iterator[Any]:
+def _kept(room, encoder, *overrides):
     """The run of the small recipe with these overrides, in this folder, which has to stay as it is."""
     import small
 
@@ -182,7 +181,7 @@ def _kept(room: Path, encoder: Path, *overrides: str) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def real_data() -> Path:
+def real_data():
     """The folder of real data beside the checkout; tests that use it skip where it is absent."""
     root = Path(__file__).resolve().parent.parent
     for folder in (root.parent / "shared/data", root / "shared/data"):
@@ -192,7 +191,7 @@ def real_data() -> Path:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def hub(tmp_path, monkeypatch):
     """A Hub that huggingface_hub talks to, with an empty cache and a token; nobody waits in earnest."""
     from fakehub import TOKEN, running
 

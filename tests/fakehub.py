@@ -13,11 +13,10 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import unquote, urlparse
 
 TOKEN = "hf_" + "OnlyForTheTestsOfBertkit" * 2
@@ -47,15 +46,15 @@ class Repo:
     titles: list[str] = field(default_factory=list)  # one per commit but the first
 
 
-def git_sha1(content: bytes) -> str:
+def git_sha1(content):
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
-def large(path: str) -> bool:
+def large(path):
     return path.endswith(".safetensors")
 
 
-def stated_hash(path: str, content: bytes) -> str:
+def stated_hash(path, content):
     return hashlib.sha256(content).hexdigest() if large(path) else git_sha1(content)
 
 
@@ -75,14 +74,14 @@ class FakeHub(ThreadingHTTPServer):
     def handle_error(self, request, client_address):
         """A client that goes away is no news."""
 
-    def create(self, repo_id: str, *, private: bool = True, files: dict[str, bytes] | None = None) -> Repo:
+    def create(self, repo_id, *, private=True, files=None):
         """A repository with a first commit, as the Hub makes it."""
         first = {".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", **(files or {})}
         repo = self.repos[repo_id] = Repo(private)
         self.commit(repo, "main", first)
         return repo
 
-    def commit(self, repo: Repo, branch: str, files: dict[str, bytes]) -> str:
+    def commit(self, repo, branch, files):
         """A new commit of all these files, whose hash is theirs and its place's."""
         seed = repr([len(repo.commits), sorted((path, git_sha1(data)) for path, data in files.items())])
         sha = hashlib.sha1(seed.encode()).hexdigest()
@@ -90,11 +89,11 @@ class FakeHub(ThreadingHTTPServer):
         repo.branches[branch] = sha
         return sha
 
-    def files(self, repo_id: str, branch: str = "main") -> dict[str, bytes]:
+    def files(self, repo_id, branch="main"):
         repo = self.repos[repo_id]
         return repo.commits[repo.branches[branch]]
 
-    def fault(self, line: str) -> Fault | None:
+    def fault(self, line):
         """The fault of this request, which is then used up."""
         with self.lock:
             self.requests.append(line)
@@ -146,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = handle_request
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self):
         while size := int(self.rfile.readline().strip(), 16):
             yield self.rfile.read(size)
             self.rfile.readline()
@@ -159,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.close()
         self.connection.close()
 
-    def send(self, status: int, content: bytes, headers: dict[str, str]):
+    def send(self, status, content, headers):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -170,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
 
     # --- the API
 
-    def route(self, path: str, body: bytes) -> Answer:
+    def route(self, path, body):
         """The first pattern that fits answers."""
         sent = self.headers.get("Authorization", "")
         self.token = sent.removeprefix("Bearer ")
@@ -196,10 +195,10 @@ class Handler(BaseHTTPRequestHandler):
                 return answer(body, *found.groups())
         raise Refused(404, f"unknown {self.command} {path}")
 
-    def json(self, value, **headers: str) -> Answer:
+    def json(self, value, **headers):
         return 200, json.dumps(value).encode(), {"Content-Type": "application/json", **headers}
 
-    def repo(self, name: str, *, write: bool = False) -> Repo:
+    def repo(self, name, *, write=False):
         repo = self.server.repos.get(name)
         if repo is None or (repo.private and not self.token):
             raise Refused(404 if self.token else 401, "Repository not found", "RepoNotFound")
@@ -207,21 +206,21 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(403, f"Forbidden: no write access to {name}")
         return repo
 
-    def sha(self, repo: Repo, revision: str) -> str:
+    def sha(self, repo, revision):
         sha = repo.branches.get(revision, revision)
         if sha not in repo.commits:
             raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return sha
 
-    def validate(self, body: bytes) -> Answer:
+    def validate(self, body):
         return self.json({"errors": [], "warnings": []})
 
-    def whoami(self, body: bytes) -> Answer:
+    def whoami(self, body):
         if not self.token:
             raise Refused(401, "Invalid username or password.")
         return self.json({"type": "user", "name": "me"})
 
-    def create(self, body: bytes) -> Answer:
+    def create(self, body):
         asked = json.loads(body)
         name = f"{asked['organization']}/{asked['name']}"
         self.whoami(body)
@@ -232,18 +231,18 @@ class Handler(BaseHTTPRequestHandler):
         self.server.create(name, private=is_private(asked))
         return self.json({"url": f"{self.server.url}/{name}", "name": name})
 
-    def settings(self, body: bytes, name: str) -> Answer:
+    def settings(self, body, name):
         self.repo(name, write=True).private = is_private(json.loads(body))
         return self.json({})
 
-    def branch(self, body: bytes, name: str, branch: str) -> Answer:
+    def branch(self, body, name, branch):
         repo = self.repo(name, write=True)
         if branch in repo.branches:
             raise Refused(409, "Reference already exists")
         repo.branches[branch] = repo.branches["main"]
         return self.json({})
 
-    def preupload(self, body: bytes, name: str, revision: str) -> Answer:
+    def preupload(self, body, name, revision):
         repo = self.repo(name)
         files = repo.commits[self.sha(repo, revision)]
         modes = []
@@ -253,7 +252,7 @@ class Handler(BaseHTTPRequestHandler):
             modes.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         return self.json({"files": modes})
 
-    def batch(self, body: bytes, name: str) -> Answer:
+    def batch(self, body, name):
         self.repo(name, write=True)
         objects = json.loads(body)["objects"]
         for each in objects:
@@ -261,13 +260,13 @@ class Handler(BaseHTTPRequestHandler):
                 each["actions"] = {"upload": {"href": f"{self.server.url}/_large/{each['oid']}"}}
         return self.json({"transfer": "basic", "objects": objects})
 
-    def upload(self, body: bytes, oid: str) -> Answer:
+    def upload(self, body, oid):
         if hashlib.sha256(body).hexdigest() != oid:
             raise Refused(400, "the sha256 differs")
         self.server.blobs[oid] = body
         return 200, b"", {}
 
-    def commit(self, body: bytes, name: str, branch: str) -> Answer:
+    def commit(self, body, name, branch):
         repo = self.repo(name, write=True)
         lines = [json.loads(line) for line in body.decode().splitlines()]
         head = self.sha(repo, branch)
@@ -286,7 +285,7 @@ class Handler(BaseHTTPRequestHandler):
         repo.titles.append(lines[0]["value"]["summary"])
         return self.json({"success": True, "commitOid": sha, "commitUrl": f"{self.server.url}/{name}/commit/{sha}"})
 
-    def tree(self, body: bytes, name: str, revision: str) -> Answer:
+    def tree(self, body, name, revision):
         repo = self.repo(name)
         entries = []
         for path, data in repo.commits[self.sha(repo, revision)].items():
@@ -296,14 +295,14 @@ class Handler(BaseHTTPRequestHandler):
             entries.append(entry)
         return self.json(entries)
 
-    def info(self, body: bytes, name: str, revision: str | None) -> Answer:
+    def info(self, body, name, revision):
         repo = self.repo(name)
         sha = self.sha(repo, revision or "main")
         siblings = [{"rfilename": path} for path in repo.commits[sha]]
         told = {"_id": "0", "id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": []}
         return self.json(told)
 
-    def resolve(self, body: bytes, name: str, revision: str, path: str) -> Answer:
+    def resolve(self, body, name, revision, path):
         repo = self.repo(name)
         sha = self.sha(repo, revision)
         if path not in repo.commits[sha]:
@@ -312,13 +311,13 @@ class Handler(BaseHTTPRequestHandler):
         return 200, data, {"X-Repo-Commit": sha, "ETag": f'"{stated_hash(path, data)}"'}
 
 
-def is_private(asked: dict[str, Any]) -> bool:
+def is_private(asked):
     """Whether a request asks for a private repository: in the words of huggingface_hub 2, or of earlier ones."""
     return bool(asked.get("private", asked.get("visibility") == "private"))
 
 
 @contextmanager
-def running() -> Iterator[FakeHub]:
+def running():
     """A Hub for the length of the block, on a free port."""
     hub = FakeHub()
     thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from array import array
-from pathlib import Path
-from typing import Any
 
 import small
 import torch
-from cases import SETTINGS, Case, encoder
+from cases import SETTINGS, encoder
 from transformers import set_seed
 
 from bertkit.data import Data
@@ -19,10 +17,9 @@ from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report import html
 from bertkit.report.card import write_card
-from bertkit.report.facts import Facts
 from bertkit.report.mistakes import mistakes
 from bertkit.run import Run
-from bertkit.tasks.base import Task, calibrate
+from bertkit.tasks.base import calibrate
 from bertkit.training.finish import finish_job
 from bertkit.training.job import Job, Jobs
 from bertkit.training.metadata import write_metadata
@@ -31,12 +28,12 @@ from bertkit.training.seed import save
 FOUND = Finding("warn", "something is `odd` ```", "Look at it.")
 
 
-def report(facts: Facts) -> str:
+def report(facts):
     """The page that `write_report` writes into the run's folder."""
     return html.report(facts, mistakes(facts), "mistakes.csv")
 
 
-def saved(case: Case, folder: Path, where: Path, seed: int = 3) -> Task:
+def saved(case, folder, where, seed=3):
     """Save the model of a case as it was drawn by `seed`; the task, calibrated on its rows."""
     task = case.task(folder)
     set_seed(seed)
@@ -47,12 +44,13 @@ def saved(case: Case, folder: Path, where: Path, seed: int = 3) -> Task:
     return task
 
 
-def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: dict[str, Any]) -> Run:
+def finished(case, folder, where, seed=3, **sections):
     """A run of this case with the model as it was drawn by `seed`; its train rows are its validation rows too.
 
     sections: of the recipe, in place of the usual ones or beside them.
     """
-    run, rows = Run(where), case.rows()
+    run = Run(where)
+    rows = case.rows()
     task = saved(case, folder, run.model, seed)
     usual = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
     once = where.with_name("once.yaml")
@@ -82,7 +80,7 @@ def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: d
     return run
 
 
-def restate(run: Run, file: str, *without: str, **changed):
+def restate(run, file, *without, **changed):
     """Change what a JSON file of the run states, and take some of it out."""
     stated = json.loads((run.folder / file).read_text(encoding="utf-8")) | changed
     kept = {key: value for key, value in stated.items() if key not in without}

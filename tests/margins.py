@@ -7,8 +7,7 @@ says why it may.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -32,12 +31,12 @@ COMPARED = [
 ]
 
 
-def reason(test: str) -> str:
+def reason(test):
     """Why a test may use more than a third of a tolerance; empty if it may not."""
     return next((why for name, why in MEANT.items() if test.startswith(name)), "")
 
 
-def used(actual, expected, relative: float, absolute: float) -> float:
+def used(actual, expected, relative, absolute):
     """The largest difference as a share of what is allowed; 0 where nothing differs or both are infinite or NaN."""
     if isinstance(actual, Mapping):
         return used([*actual.values()], [expected[key] for key in actual], relative, absolute)
@@ -52,7 +51,7 @@ def used(actual, expected, relative: float, absolute: float) -> float:
     return float((difference[differing] / np.maximum(allowed[differing], tiny)).max(initial=0))
 
 
-def numbers(value) -> np.ndarray[Any, Any]:
+def numbers(value):
     """As an array of fp64."""
     return np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
 
@@ -63,8 +62,9 @@ class Margins:
     With pytest-xdist each worker sends its shares when it ends.
     """
 
-    def __init__(self, config: pytest.Config):
-        self.config, self.test = config, ""
+    def __init__(self, config):
+        self.config = config
+        self.test = ""
         self.shares = {}
         self.patch = pytest.MonkeyPatch()
         for owner, name, tolerances in COMPARED:
@@ -72,10 +72,10 @@ class Margins:
         scalar = type(pytest.approx(1.0))  # which compares the elements of sequences, arrays and mappings too
         self.patch.setattr(scalar, "__eq__", self.measured_scalar(scalar.__eq__))
 
-    def note(self, share: float):
+    def note(self, share):
         self.shares[self.test] = max(share, self.shares.get(self.test, 0))
 
-    def measured(self, compare: Callable[..., Any], tolerances: Mapping[Any, tuple[float, float]]):
+    def measured(self, compare, tolerances):
         """The function, which notes its share where it passes."""
 
         def wrapper(actual, expected, *args, **options):
@@ -89,7 +89,7 @@ class Margins:
 
         return wrapper
 
-    def measured_scalar(self, compare: Callable[[Any, Any], Any]):
+    def measured_scalar(self, compare):
         """`approx`, of one number."""
 
         def wrapper(approx, actual):
@@ -102,11 +102,11 @@ class Margins:
         return wrapper
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item):
+    def pytest_runtest_protocol(self, item):
         self.test = item.nodeid
         return (yield)
 
-    def pytest_sessionfinish(self, session: pytest.Session):
+    def pytest_sessionfinish(self, session):
         """A worker sends its shares; the process that has all of them fails the run where one is over a third."""
         self.patch.undo()
         if worker := getattr(self.config, "workeroutput", None):
@@ -119,11 +119,11 @@ class Margins:
         """The shares of a worker."""
         self.shares |= getattr(node, "workeroutput", {}).get("margins", {})
 
-    def narrow(self) -> dict[str, float]:
+    def narrow(self):
         """Test -> its share, where it is over a third and not meant."""
         return {test: share for test, share in self.shares.items() if share > MOST and not reason(test)}
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter):
+    def pytest_terminal_summary(self, terminalreporter):
         """A table of what uses more than a third, the largest first."""
         wide = sorted(((share, test) for test, share in self.shares.items() if share > MOST), reverse=True)
         terminalreporter.section("margins")

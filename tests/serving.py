@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from contextlib import contextmanager
 
 import pytest
 import torch
-from cases import BY_ID, Case, encoder
-from fastapi import FastAPI
-from starlette.testclient import TestClient
+from cases import BY_ID, encoder
 
 from bertkit.errors import DataError, Problem
 from bertkit.inference.predictor import Predictor
-from bertkit.retrieval.store import Store
 from bertkit.serving.app import model_app
-from bertkit.serving.batcher import Batcher
 from bertkit.serving.limits import Limits
 from bertkit.serving.server import listen, make_server
 from bertkit.serving.service import Service
@@ -27,14 +21,12 @@ SECRET = "the-cat-is-a-secret"
 KEPT = BY_ID
 
 
-def make_app(
-    predictor: Predictor, name: str, limits: Limits, api_key: str | None = None, store: Store | None = None
-) -> FastAPI:
+def make_app(predictor, name, limits, api_key=None, store=None):
     """The application of a model. name: of the model, in /info. api_key and store: as for `model_app` and Service."""
     return model_app(Service(predictor, name, limits, store), api_key)
 
 
-def predictor_of(case: Case, folder: Path, **columns: str) -> Predictor:
+def predictor_of(case, folder, **columns):
     """A predictor with an untrained head: what it says is arbitrary, but always the same."""
     task = case.task(folder)
     torch.manual_seed(1)
@@ -42,7 +34,7 @@ def predictor_of(case: Case, folder: Path, **columns: str) -> Predictor:
     return Predictor(task, model, torch.device("cpu"), "fp32", 4, columns)
 
 
-def rows_of(case: Case, predictor: Predictor) -> list[dict[str, Any]]:
+def rows_of(case, predictor):
     """The case's rows without what they should be answered with."""
     form = next(names for names in predictor.task.inputs if names <= case.columns.keys())
     names = [name for name in case.columns if name in {*form, *predictor.task.schema.context}]
@@ -65,14 +57,14 @@ def alike(found, expected):
         assert found == expected
 
 
-def said(client: TestClient, path: str, status: int = 200, **body):
+def said(client, path, status=200, **body):
     """What the server says to this body."""
     response = client.post(path, json=body)
     assert response.status_code == status, response.text
     return response.json()
 
 
-def bug(batcher: Batcher):
+def bug(batcher):
     """Stands for any in the batcher's own code."""
     raise ZeroDivisionError(SECRET)
 
@@ -81,10 +73,11 @@ class Model:
     """Answers rows with their number, when it may; remembers what it was given."""
 
     def __init__(self):
-        self.may, self.busy = threading.Event(), threading.Event()
+        self.may = threading.Event()
+        self.busy = threading.Event()
         self.calls = []
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def __call__(self, rows):
         self.calls.append([row["n"] for row in rows])
         self.busy.set()
         assert self.may.wait(10)
@@ -97,7 +90,7 @@ class Model:
 
 
 @contextmanager
-def running_app(app: FastAPI) -> Iterator[str]:
+def running_app(app):
     """The address of a server of this application."""
     server = make_server(app, Limits())
     with listen("127.0.0.1", 0) as listener:
@@ -110,6 +103,6 @@ def running_app(app: FastAPI) -> Iterator[str]:
             thread.join()
 
 
-def running(predictor: Predictor, api_key: str | None = None) -> AbstractContextManager[str]:
+def running(predictor, api_key=None):
     """The address of a server of this predictor."""
     return running_app(make_app(predictor, "org/small", Limits(), api_key))

@@ -18,7 +18,6 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +43,7 @@ EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row th
 class Stop(TrainerCallback):
     """Process 1 receives SIGTERM in the third step."""
 
-    def __init__(self, rank: int):
+    def __init__(self, rank):
         self.rank = rank
 
     def on_step_begin(self, args, state, control, **_):
@@ -52,7 +51,7 @@ class Stop(TrainerCallback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def free_port() -> int:
+def free_port():
     """One that no connection takes in the meantime: Linux gives them ports from 32768 on."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
@@ -61,12 +60,12 @@ def free_port() -> int:
             return port
 
 
-def several(count: int, folder: Path, run: Callable[[int], int | None]):
+def several(count, folder, run):
     """`run(rank)`, which gives an exit code, in so many processes, which end within ten minutes."""
     (folder / "written").mkdir(parents=True)
     port = free_port()
 
-    def one(rank: int):
+    def one(rank):
         for descriptor, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
         ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -82,22 +81,23 @@ def several(count: int, folder: Path, run: Callable[[int], int | None]):
     (folder / "codes.json").write_text(json.dumps([process.exitcode for process in processes]))
 
 
-def models(folder: Path, room: Path):
+def models(folder, room):
     """Of every case a model that answers 3 rows at a time, in batches of 2, and a file of its rows."""
     for kind in OURS.values():
         kind.chunk_size = 3
     for case in [*CASES, *DRAWN]:
         set_seed(5)
-        task, rows = case.task(folder), list(case.rows())
+        task = case.task(folder)
+        rows = list(case.rows())
         save(task.model(encoder(folder)), task, room / case.id / "model", SETTINGS | {"batch_size": 2})
         rows += [{**rows[0], **EMPTY[case.id]}] * 4 if case.id in EMPTY else []
         small.write_rows(room / case.id / "rows.jsonl", rows)
 
 
-def answers(room: Path, out: Path, names: tuple[str, ...], precision) -> Callable[[int], int]:
+def answers(room, out, names, precision):
     """A `run` that answers the rows of these cases, as an evaluation during training does; each process writes all."""
 
-    def run(rank: int) -> int:
+    def run(rank):
         several = int(os.environ["WORLD_SIZE"]) > 1
         if several:
             distributed.init_process_group("gloo")
@@ -112,11 +112,11 @@ def answers(room: Path, out: Path, names: tuple[str, ...], precision) -> Callabl
     return run
 
 
-def broken(out: Path):
+def broken(out):
     """Two processes, of which the second has other rows, or is killed."""
 
-    def run(rank: int, batches: int, killed: bool) -> int:
-        def one(batch: int) -> dict[str, np.ndarray]:
+    def run(rank, batches, killed):
+        def one(batch):
             if killed and rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             return {"x": np.full(1, batch)}
@@ -133,21 +133,22 @@ def broken(out: Path):
     several(2, out / "one is killed", lambda rank: run(rank, 4, killed=True))
 
 
-def trained(folder: Path, room: Path, out: Path):
+def trained(folder, room, out):
     """The same run by one process and by two; then two of which one receives a signal."""
     plain = "training.bf16=false", "training.eval_strategy=epoch", "training.save_strategy=epoch"
 
-    def one(_: int):
+    def one(_):
         recipe = small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8")
         train(recipe, out / "trained, 1/written")
 
-    def two(rank: int):
+    def two(rank):
         train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2/written")
 
-    def stopped(rank: int):
+    def stopped(rank):
         """With dropout: a run; and another, in which process 1 receives SIGTERM in the third of four steps, resumed."""
         logging.basicConfig(level=logging.INFO)
-        recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain), out / "stopped, 2/written"
+        recipe = small.recipe(room / f"stopped {rank}", dropout, *plain)
+        written = out / "stopped, 2/written"
         train(recipe, written / "whole")
         try:
             train(recipe, written / "parts", callbacks=[Stop(rank)])
@@ -166,13 +167,13 @@ def trained(folder: Path, room: Path, out: Path):
     several(2, out / "stopped, 2", stopped)
 
 
-def taught(folder: Path, room: Path, out: Path):
+def taught(folder, room, out):
     """The same student by one process and by two; its teacher is asked before training."""
     teacher = f"distillation={{teacher: '{out}/trained, 1/written', alpha: 0.7}}"
     for count in (1, 2):
         what = f"teacher before, {count}"
 
-        def run(rank: int, count: int = count, what: str = what):
+        def run(rank, count=count, what=what):
             os.environ["BERTKIT_CACHE"] = str(out / what / "cache")
             size = f"training.per_device_train_batch_size={8 // count}"
             recipe = small.recipe(room / f"{what} {rank}", folder, teacher, size, "training.bf16=false")
@@ -182,7 +183,7 @@ def taught(folder: Path, room: Path, out: Path):
         several(count, out / what, run)
 
 
-def program(folder: Path, out: Path):
+def program(folder, out):
     room = out / "models"
     models(folder, room)
     every = tuple(case.id for case in [*CASES, *DRAWN])

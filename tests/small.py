@@ -6,24 +6,18 @@ import importlib.util
 import json
 import resource
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 from tokenizers import normalizers
-from transformers import AutoConfig, AutoModel, PreTrainedModel, TrainingArguments
+from transformers import AutoConfig, AutoModel, TrainingArguments
 
 from bertkit.cli.main import main
-from bertkit.data import Data, load
-from bertkit.errors import Problem
-from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.data import load
+from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
-from bertkit.sections import DataSpec
-from bertkit.tasks.base import Task, TaskOptions
 from bertkit.training.train import train
 
 ROOT = Path(__file__).resolve().parent.parent  # of the checkout
@@ -37,12 +31,12 @@ LEARN = ("training.num_train_epochs=25", "training.learning_rate=1e-2")
 LEARN += ("training.eval_strategy=steps", "training.eval_steps=20")
 
 
-def recompute_activations(model: PreTrainedModel):
+def recompute_activations(model):
     """What the trainer does where CHECKPOINTING is true."""
     getattr(model, f"{CHECKPOINTING}_enable")()
 
 
-def install(folder: Path, pyproject: dict[str, Any]) -> None:
+def install(folder, pyproject):
     """What pip writes about a package, of its pyproject.toml."""
     project = pyproject["project"]
     about = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
@@ -53,17 +47,17 @@ def install(folder: Path, pyproject: dict[str, Any]) -> None:
     (about / "entry_points.txt").write_text("\n".join(lines))
 
 
-def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more: Any) -> Data:
+def read_data(spec, kind, options, **more):
     """The rows of a data section, as this task reads them."""
     return load(spec, kind.schema_of(options), kind.rules(options), **more)
 
 
-def text(number: int, side: int) -> str:
+def text(number, side):
     """A sentence that is about its side, of a length that depends on its number."""
     return f"the {WORDS[number % 8]} was {('good', 'bad')[side]} " + "and it sat on the mat " * (number % 4)
 
 
-def rows(kind: str, count: int, start: int = 0) -> list[dict[str, Any]]:
+def rows(kind, count, start=0):
     """Rows with the target of this kind, and a column `id` that no task knows."""
     made = []
     for number in range(start, start + count):
@@ -79,7 +73,7 @@ def rows(kind: str, count: int, start: int = 0) -> list[dict[str, Any]]:
     return made
 
 
-def write_rows(path: Path, values: list[dict[str, Any]] | str) -> Path:
+def write_rows(path, values):
     """The rows as JSON lines; or a text as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = values if isinstance(values, str) else "".join(json.dumps(row) + "\n" for row in values)
@@ -87,47 +81,47 @@ def write_rows(path: Path, values: list[dict[str, Any]] | str) -> Path:
     return path
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path):
     """The rows of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n")]
 
 
-def change_json(path: Path, **changed) -> Path:
+def change_json(path, **changed):
     """The JSON file with some of its keys changed."""
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changed), encoding="utf-8")
     return path
 
 
-def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *arguments, **settings):
+def raises(error, pattern, call, *arguments, **settings):
     """This call raises this error, and the pattern is found in its message."""
     with pytest.raises(error, match=pattern):
         call(*arguments, **settings)
 
 
-def raised(error: type[Exception], call: Callable[..., Any], *arguments, **settings):
+def raised(error, call, *arguments, **settings):
     """The error of this type which this call raises."""
     with pytest.raises(error) as caught:
         call(*arguments, **settings)
     return caught.value
 
 
-def message_of(*call, **settings) -> str:
+def message_of(*call, **settings):
     """That of the error which this call raises."""
     return str(raised(*call, **settings))
 
 
-def problems_of(*call, **settings) -> list[Problem]:
+def problems_of(*call, **settings):
     """Those of the error which this call raises."""
     return raised(*call, **settings).problems
 
 
-def refuses(error: type[Exception], pattern: str, recipe, folder: Path, **settings):
+def refuses(error, pattern, recipe, folder, **settings):
     """`train` refuses this recipe with this error, and writes nothing into `folder`."""
     raises(error, pattern, train, recipe, folder / "run", **settings)
     assert not (folder / "run").exists()
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def said(capsys, *words):
     """What a command that works writes to stdout."""
     code = main([str(word) for word in words])
     captured = capsys.readouterr()
@@ -135,7 +129,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return captured.out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def refused(capsys, *words):
     """What a command that the user has to put right writes to stderr: at least one message, and no traceback."""
     code = main([str(word) for word in words])
     captured = capsys.readouterr()
@@ -145,9 +139,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return captured.err
 
 
-def write_recipe(
-    folder: Path, encoder: Path, kind: str = "single-label", splits: tuple[str, ...] = ("train", "validation", "test")
-) -> Path:
+def write_recipe(folder, encoder, kind="single-label", splits=("train", "validation", "test")):
     """A recipe file in `folder`, with small files beside it."""
     start = 0
     for split in splits:
@@ -168,22 +160,22 @@ def write_recipe(
 
 
 def recipe(
-    folder: Path,
-    encoder: Path,
-    *overrides: str,
-    kind: str = "single-label",
-    splits: tuple[str, ...] = ("train", "validation", "test"),
-) -> Recipe:
+    folder,
+    encoder,
+    *overrides,
+    kind="single-label",
+    splits=("train", "validation", "test"),
+):
     """The recipe of `write_recipe`, loaded with these overrides."""
     return load_recipe(write_recipe(folder, encoder, kind, splits), overrides)
 
 
-def trained(folder: Path, encoder: Path, *overrides: str, **more) -> Run:
+def trained(folder, encoder, *overrides, **more):
     """The run, in `folder`, that trains the recipe of `recipe`."""
     return train(recipe(folder, encoder, *overrides, **more), folder / "run")
 
 
-def program(file: Path) -> ModuleType:
+def program(file):
     """The module in a file that is no part of the package."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
@@ -191,12 +183,12 @@ def program(file: Path) -> ModuleType:
     return module
 
 
-def copy_of(run: Run, folder: Path) -> Run:
+def copy_of(run, folder):
     """One that a test may change."""
     return Run(Path(shutil.copytree(run.folder, folder)))
 
 
-def of_family(kind: str, encoder: Path, folder: Path, **fields) -> Path:
+def of_family(kind, encoder, folder, **fields):
     """An encoder of another architecture with the tokenizer of this one, whose sizes are those of the tiny BERT."""
     shutil.copytree(encoder, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -213,7 +205,7 @@ def panic_on_bytes_beyond_ascii(tokenizer):
 
 
 @contextmanager
-def largest_file(size: int) -> Iterator[None]:
+def largest_file(size):
     """Within the block no file grows beyond so many bytes: as on a full disk, but for the text of the error."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

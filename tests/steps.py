@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import torch
-from cases import BY_ID, Case, encoder
+from cases import BY_ID, encoder
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,7 +19,6 @@ from bertkit.engine.arguments import ENDLESS, Arguments
 from bertkit.engine.clock import Clock
 from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
-from bertkit.recipe.recipe import Recipe
 from bertkit.training.job import Extensions, prepare_jobs
 from bertkit.training.seed import make_trainer, new_runners
 
@@ -51,15 +46,13 @@ class FirstStep(TrainerCallback):
             self.gradients = {n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None}
 
 
-def arguments(folder: Path, batch: int, accumulate: int, **more) -> Arguments:
+def arguments(folder, batch, accumulate, **more):
     sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulate, "max_steps": 1, "seed": 5}
     given = {"max_grad_norm": 1e9, "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
     return Arguments(output_dir=str(folder), remove_unused_columns=False, **{**sizes, **given, **more})
 
 
-def first_step(
-    case: Case, folder: Path, out: Path, batch: int, accumulate: int, tokens: int | None = None, **more
-) -> Step:
+def first_step(case, folder, out, batch, accumulate, tokens=None, **more):
     """The first step by `trainer.Trainer`."""
     step = FirstStep()
     ours = made(case, folder, arguments(out, batch, accumulate, **more), tokens=tokens, callbacks=[step])
@@ -67,13 +60,13 @@ def first_step(
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
 
-def focal(outputs, labels: torch.Tensor, num_items_in_batch, gamma: float = 2.0) -> torch.Tensor:
+def focal(outputs, labels, num_items_in_batch, gamma=2.0):
     """Focal loss (Lin et al. 2017, equation 4)."""
     losses = F.cross_entropy(outputs.logits, labels, reduction="none")
     return ((1 - torch.exp(-losses)) ** gamma * losses).sum() / num_items_in_batch
 
 
-def mean(outputs, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
+def mean(outputs, labels, num_items_in_batch):
     """Divides by a count of its own."""
     return F.cross_entropy(outputs.logits, labels)
 
@@ -81,7 +74,7 @@ def mean(outputs, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
 class Lookahead(bertkit.Attachment):
     """That of docs/python.md, on the CPU."""
 
-    def start(self, trainer, checkpoint: Path | None):
+    def start(self, trainer, checkpoint):
         self.weights = dict(trainer.model.named_parameters())
         slow = load_file(checkpoint / "slow.safetensors") if checkpoint else self.weights
         self.slow = {name: tensor.detach().clone() for name, tensor in slow.items()}
@@ -94,7 +87,7 @@ class Lookahead(bertkit.Attachment):
         for name, weight in self.weights.items():
             weight.data.lerp_(self.slow[name].lerp_(weight.data, 0.1), 0.5)
 
-    def save_files(self) -> dict[str, Any]:
+    def save_files(self):
         return {"slow.safetensors": self.slow}
 
 
@@ -105,14 +98,14 @@ OWN = {  # what a user adds to `train`
 }
 
 
-def trainer_of(recipe: Recipe, folder: Path, *callbacks: TrainerCallback, **own) -> trainer.Trainer:
+def trainer_of(recipe, folder, *callbacks, **own):
     """The trainer of a recipe, as `train` makes it. own: a user's code."""
     jobs = prepare_jobs(recipe, Extensions(**own))[0]
     args = jobs.arguments(folder, 5)
     return make_trainer(jobs, new_runners(jobs, args), args, callbacks, Clock())
 
 
-def first_step_of(recipe: Recipe, folder: Path, **own) -> Step:
+def first_step_of(recipe, folder, **own):
     """The first step of a recipe, as `train` takes it."""
     step = FirstStep()
     ours = trainer_of(recipe, folder, step, **own)
@@ -120,9 +113,7 @@ def first_step_of(recipe: Recipe, folder: Path, **own) -> Step:
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
 
-def made(
-    case: Case, folder: Path, args: Arguments, *, tokens: int | None = None, divide: bool = False, **more
-) -> trainer.Trainer:
+def made(case, folder, args, *, tokens=None, divide=False, **more):
     """A trainer of the case's model on its rows, with what the arguments ask for."""
     task = case.task(folder)
     set_seed(5)
@@ -136,10 +127,12 @@ def made(
 class Time(TrainerCallback):
     """Moves on by so many seconds, which may depend on the step."""
 
-    def __init__(self, step: Callable[[int], float] = lambda _: 5.0, evaluation: float = 0.0):
-        self.seconds, self.step, self.evaluation = 1000.0, step, evaluation
+    def __init__(self, step=lambda _: 5.0, evaluation=0.0):
+        self.seconds = 1000.0
+        self.step = step
+        self.evaluation = evaluation
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.seconds
 
     def on_step_end(self, args, state, control, **_):
@@ -149,7 +142,7 @@ class Time(TrainerCallback):
         self.seconds += self.evaluation
 
 
-def trained(folder: Path, out: Path, batch: int, seconds: float):
+def trained(folder, out, batch, seconds):
     """Train for 30 seconds with steps that take so many; OUT/PROCESS-STEPS.safetensors has the weights."""
     time = Time(lambda _: seconds)
     args = arguments(out, batch, 2, max_steps=ENDLESS, learning_rate=0.1, optim="sgd")

@@ -9,11 +9,9 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import small
@@ -93,7 +91,7 @@ def test_a_run_has_the_metrics_of_a_split(learned, tmp_path):
     small.raises(bertkit.ModelError, "only on: no split", bertkit.Run(tmp_path).metrics)
 
 
-def code_of(file: Path) -> Iterator[str]:
+def code_of(file):
     """The Python of a page, a notebook or a program."""
     text = file.read_text()
     if file.suffix == ".ipynb":
@@ -126,7 +124,7 @@ def test_what_is_shown_to_users_takes_public_names_only():
     assert not used.keys() - {*bertkit.__all__, *of_authors, "__version__", "tasks"}
 
 
-def members(module: ModuleType) -> Iterator[tuple[str, Any]]:
+def members(module):
     """The public functions and classes of a module, and their public methods and properties."""
     for name, thing in vars(module).items():
         if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:

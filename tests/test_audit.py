@@ -58,8 +58,10 @@ def unsure(seed):
     """Probabilities without relation to the labels, so that a row reaches the averages of several; the only row
     of the last label is counted for the first."""
     rng = default_rng(seed)
-    table, given = rng.dirichlet(np.ones(4), 300), rng.integers(0, 3, 300)
-    table[0], given[0] = (0.5, 0.2, 0.2, 0.1), 3
+    table = rng.dirichlet(np.ones(4), 300)
+    given = rng.integers(0, 3, 300)
+    table[0] = (0.5, 0.2, 0.2, 0.1)
+    given[0] = 3
     return table, given
 
 
@@ -113,7 +115,8 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
 def test_wrong_sets_of_labels_are_those_of_cleanlab(seed):
     cleanlab = pytest.importorskip("cleanlab.multilabel_classification.filter")
 
-    rng, names = default_rng(seed), ["a", "b", "c"]
+    rng = default_rng(seed)
+    names = ["a", "b", "c"]
     true = rng.random((300, 3)) < 0.4
     table = 1 / (1 + np.exp(-(rng.normal(size=true.shape) + 4 * true - 2)))
     given = true ^ (rng.random(true.shape) < 0.15)
@@ -163,7 +166,8 @@ def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these():
 
 def sentence(text, gold, found, sure=0.9):
     """A row and its answer, whose tags all have this probability; tags are such as `O B-PER I-PER`."""
-    words, tags = text.split(), found.split()
+    words = text.split()
+    tags = found.split()
     starts = [match.start() for match in re.finditer(r"\S+", text)]
     types = [tag.partition("-")[2] or tag for tag in tags]
     rest = {name: (1 - sure) / 2 for name in ("O", "PER", "LOC")}
@@ -228,8 +232,10 @@ def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentenc
 def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab():
     from cleanlab.token_classification.rank import get_label_quality_scores
 
-    gold, types = "O O O O O B-LOC", ["O", "PER", "LOC"]
-    text, found = "Ann Lee met Bob in Rome", "O O O B-PER O B-LOC"
+    gold = "O O O O O B-LOC"
+    types = ["O", "PER", "LOC"]
+    text = "Ann Lee met Bob in Rome"
+    found = "O O O B-PER O B-LOC"
     rows = [sentence(text, gold, found, sure) for sure in (0.85, 0.97, 0.9, 0.99, 0.88)]
     for row, score in zip(rows, (0.9, 0.8, 0.6, 0.7, 0.5), strict=True):
         row["answer"]["entities"][0]["score"] = score
@@ -259,7 +265,8 @@ def question(gold, answer, score, null=0.0):
 
 PEOPLE = [["B-PER", "O", "B-LOC"]] * 4
 SURE = [sentence("Ann in Rome", *["B-PER O B-LOC"] * 2)["answer"]] * 5
-LABELS, WORDS = {"name": "text-classification"}, {"name": "token-classification"}
+LABELS = {"name": "text-classification"}
+WORDS = {"name": "token-classification"}
 CORRECTED = {  # task -> the file, the columns of its rows, the answers to them, and the target of the first after that
     "label": (
         {**LABELS, "labels": {"0": "bad", "1": "good"}},
@@ -322,7 +329,8 @@ TEXTS = ["=1+1", "'=1+1", "''@me", "'tis", "'", "+49 30", "-5 %", "\ta tab", "\r
 def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_path):
     labels = ["-1", "'-1", "=x", "'x'"]
     rows = [{"text": text, "label": labels[n % 4], "score": -0.5} for n, text in enumerate(TEXTS)]
-    file, kind = small.write_rows(tmp_path / "train.jsonl", rows), get_task("text-classification")
+    file = small.write_rows(tmp_path / "train.jsonl", rows)
+    kind = get_task("text-classification")
     new = [{"location": f"train.jsonl:{n}", **row, "label": labels[n % 4]} for n, row in enumerate(rows, 1)]
     write_lists(Section("labels", "", "", [{**row, "=cmd": "x"} for row in new]), tmp_path)
     with (tmp_path / "labels.csv").open(encoding="utf-8-sig", newline="") as opened:
@@ -414,7 +422,8 @@ LOOKED = "Rows that were looked at: 16 of train, 10 of validation, 7 of test."
 
 def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(learned, tmp_path):
     run = small.copy_of(learned, tmp_path / "run")
-    rows, predictor = small.read_rows(learned.folder.parent / "train.jsonl"), load(run.folder)
+    rows = small.read_rows(learned.folder.parent / "train.jsonl")
+    predictor = load(run.folder)
     answers = [{**row, "location": f"train.jsonl:{n}", "answer": predictor(row)} for n, row in enumerate(rows, 1)]
     small.write_rows(run.predictions("train-oof"), answers)
     audit = bertkit.audit(run.folder, tmp_path / "audit")
@@ -434,10 +443,12 @@ def page_of(audit):
 @pytest.mark.parametrize("kind", ["single-label", "tags"])
 def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(kind, tiny_encoder, tmp_path, capsys):
     """And the page trains the recipe that was named, not the one that judges."""
-    file, folder = small.write_recipe(tmp_path, tiny_encoder), tmp_path / "audit"
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    folder = tmp_path / "audit"
     judge = ["folds=2", "task.method=head", "~training", "data.limit=16"]
     if kind == "tags":
-        file, judge = Path("ner-quickstart"), [f"model.name={tiny_encoder}", "model.max_length=32", "folds=2"]
+        file = Path("ner-quickstart")
+        judge = [f"model.name={tiny_encoder}", "model.max_length=32", "folds=2"]
         judge += ["training.max_steps=2", "data.limit=16"]
     small.said(capsys, "audit", file, *judge, "--output-dir", folder)
     audit = bertkit.audit(str(file), folder, overrides=judge)
@@ -467,7 +478,8 @@ def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page():
 
 
 def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, monkeypatch):
-    run, trained = run_with_answers(tmp_path, tiny_encoder), []
+    run = run_with_answers(tmp_path, tiny_encoder)
+    trained = []
 
     def cross_validate(recipe, folder):
         trained.append((recipe.folds, folder))
@@ -489,7 +501,9 @@ def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, m
 
 def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder, tmp_path, capsys):
     run = run_with_answers(tmp_path, tiny_encoder)
-    other, audited, new = tmp_path / "other", tmp_path / "audited", tmp_path / "new"
+    other = tmp_path / "other"
+    audited = tmp_path / "audited"
+    new = tmp_path / "new"
 
     def said(*words, into=new):
         return small.refused(capsys, "audit", *words, "--output-dir", into)

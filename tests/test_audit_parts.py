@@ -157,7 +157,8 @@ def test_rows_are_compared_by_the_mean_of_their_columns_and_without_what_all_vec
 def evidence(folder, encoder, kind="single-label"):
     """The rows of a small recipe, with answers that are right but for the rows 2 and 5."""
     recipe = small.recipe(folder, encoder, kind=kind)
-    rows, names = [], ("good", "bad", *["long"] * (kind == "multi-label"))
+    rows = []
+    names = ("good", "bad", *["long"] * (kind == "multi-label"))
     for number, row in enumerate(small.read_rows(folder / "train.jsonl")):
         p = 0.9 if number not in (2, 5) else 0.2
         own = row.get("labels", [row.get("label")])

@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ from small import raises
 import bertkit
 from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.inference.display import flat
-from bertkit.inference.predictor import Predictor, load
+from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 
 SCALING = Path(__file__).resolve().parent.parent / "docs/scaling.md"
@@ -38,22 +37,22 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def model(tiny_encoder, tmp_path_factory) -> Path:
+def model(tiny_encoder, tmp_path_factory):
     return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("batch") / "run").model
 
 
 @pytest.fixture(scope="module")
-def predictor(model) -> Predictor:
+def predictor(model):
     return load(model)
 
 
 @pytest.fixture(scope="module")
-def similar(tiny_encoder, tmp_path_factory) -> Path:
+def similar(tiny_encoder, tmp_path_factory):
     case = replace(BY_ID["similarity-mse"], options={**BY_ID["similarity-mse"].options, "query_prefix": "very "})
     return finished(case, tiny_encoder, tmp_path_factory.mktemp("similar") / "run").model
 
 
-def columns_of(given) -> dict[str, list[Any]]:
+def columns_of(given):
     """The columns of a batch as lists."""
     if isinstance(given, pa.Table):
         return dict(given.to_pydict())
@@ -77,7 +76,8 @@ def test_answers_are_those_of_the_predictor_beside_the_own_columns(kind, model, 
 
 
 def test_an_index_types_columns_and_decisions_are_kept(model, predictor):
-    frame, answers = pd.DataFrame(COLUMNS, index=[0, 0, 1, 1, 2, 2, 3, 3]), bertkit.batch(model)
+    frame = pd.DataFrame(COLUMNS, index=[0, 0, 1, 1, 2, 2, 3, 3])
+    answers = bertkit.batch(model)
     assert answers(frame).index.equals(frame.index)
     made = answers(KINDS["arrays"](COLUMNS))
     assert made["answer.score"].dtype == np.float64
@@ -95,7 +95,7 @@ def test_an_index_types_columns_and_decisions_are_kept(model, predictor):
 # --- columns and types, which are those of every batch
 
 
-def types_of(made) -> dict[str, Any]:
+def types_of(made):
     """The columns of a batch with their types; lists have none."""
     if isinstance(made, dict):
         return {name: getattr(values, "dtype", None) for name, values in made.items()}
@@ -104,7 +104,7 @@ def types_of(made) -> dict[str, Any]:
     return dict(zip(made.schema.names, made.schema.types, strict=True)) if isinstance(made, pa.Table) else made.schema
 
 
-def parts(kind: str, columns: dict[str, Any]) -> list[Any]:
+def parts(kind, columns):
     """All rows of these columns as one batch, none, and the first and the last alone."""
     count = len(next(iter(columns.values())))
     whole = KINDS[kind]({"id": [*range(count)], **columns})
@@ -121,7 +121,7 @@ def test_labels_that_the_model_never_gives_are_text(predictor, monkeypatch):
     assert (made.type, made.null_count) == (pa.string(), len(TEXTS))
 
 
-def without_none(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_none(rows):
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
@@ -213,7 +213,8 @@ def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problem
 
 def test_threads_take_turns(model, predictor, monkeypatch):
     """Tokenizers raise where two threads use one, and Dask's DataFrames run in threads."""
-    running, most = [0], [0]
+    running = [0]
+    most = [0]
 
     def watched(runner, features, real=Runner.__call__):
         running[0] += 1

@@ -26,7 +26,8 @@ def test_every_unit_once_and_steps_do_not_depend_on_their_division(units, batch,
     lengths = default_rng(0).integers(3, 60, units).tolist()
 
     def micro_batches(batch, accumulation, world):
-        ranks, more = [], {"batch_size": batch, "accumulation": accumulation, "world": world, "seed": 3}
+        ranks = []
+        more = {"batch_size": batch, "accumulation": accumulation, "world": world, "seed": 3}
         for rank in range(world):
             sampler = LengthBatches(lengths, range(units), rank=rank, **more)
             sampler.set_epoch(epoch)
@@ -75,7 +76,7 @@ def test_prediction_batches_come_longest_first_and_have_a_bound_on_a_cpu():
 # --- by a budget of tokens
 
 
-def by_tokens(lengths: list[int], units: list[int] | range, epoch: int = 0, **more: int) -> list[list[int]]:
+def by_tokens(lengths, units, epoch=0, **more):
     sampler = TokenBatches(lengths, units, **{"tokens": 120, "seed": 3, **more})
     sampler.set_epoch(epoch)
     batches = list(sampler)
@@ -158,7 +159,8 @@ def test_padding_is_small():
 @pytest.mark.parametrize("windows", [1, 30])
 def test_the_heaviest_batch_has_the_longest_rows(windows):
     """Or a row of so many windows that it fills the budget several times."""
-    lengths, units = [*range(10, 60), *[40] * windows], [*range(50), *[50] * windows]
+    lengths = [*range(10, 60), *[40] * windows]
+    units = [*range(50), *[50] * windows]
     sampler = TokenBatches(lengths, units, tokens=120)
     assert sorted(sampler.heaviest()) == ([*range(50, 80)] if windows == 30 else [48, 49])
     assert len(LengthBatches(lengths, units, batch_size=2).heaviest()) == (31 if windows == 30 else 2)

@@ -132,8 +132,10 @@ def test_judgements_in_another_layout_and_a_broken_archive(tmp_path):
 
 def test_what_is_odd_but_harmless_is_counted(tmp_path):
     empty = {"_id": "d4", "title": " ", "text": ""}
-    train, test = f"{HEADER}q1\td1\t1\nq1\td1\t1\n", f"{HEADER}q1\td2\t1\nq2\td4\t0\n"
-    corpus, queries = [*CORPUS, CORPUS[1], CORPUS[0], empty], [*QUERIES, QUERIES[1]]
+    train = f"{HEADER}q1\td1\t1\nq1\td1\t1\n"
+    test = f"{HEADER}q1\td2\t1\nq2\td4\t0\n"
+    corpus = [*CORPUS, CORPUS[1], CORPUS[0], empty]
+    queries = [*QUERIES, QUERIES[1]]
     beir = read_beir(folder(tmp_path, corpus, queries, train=train, test=test))
     assert all(finding.level == ("severe" if finding.inflates else "warn") for finding in beir.findings)
     assert all(finding.fix for finding in beir.findings)

@@ -196,7 +196,8 @@ def test_weights_go_both_ways_and_all_numbers_agree(activation):
 
 
 def test_without_mask_and_segments_all_is_text_of_the_first_segment():
-    model, ids = ours(), batch()["input_ids"]
+    model = ours()
+    ids = batch()["input_ids"]
     made = model(ids)
     assert_close(made.prediction_logits, theirs(model)(ids).prediction_logits, **CLOSE)
     told = model(ids, torch.ones_like(ids), torch.zeros_like(ids))
@@ -207,7 +208,8 @@ def test_the_masked_language_model_is_theirs():
     model = bert.BertForMaskedLM(bert.config(SIZES, vocab_size=VOCAB)).eval()
     other = theirs(model, "sdpa")
     asked = {name: value for name, value in labelled().items() if name != "next_sentence_label"}
-    made, wanted = model(**asked), other(**asked)
+    made = model(**asked)
+    wanted = other(**asked)
     assert_close(made.loss, wanted.loss, **CLOSE)
     chosen = asked["labels"] != -100
     assert_close(made.prediction_logits, wanted.logits[chosen], **CLOSE)
@@ -245,7 +247,8 @@ def test_attention_is_shown_before_dropout():
 
 @pytest.mark.parametrize("options", [{}, {"positions": "sinusoidal"}], ids=str)
 def test_padding_and_neighbours_change_nothing(options):
-    model, texts = ours(**options), batch()
+    model = ours(**options)
+    texts = batch()
     together = model(**texts)
     for row, length in enumerate(texts["attention_mask"].sum(1).tolist()):
         alone = model(**{name: value[row : row + 1, :length] for name, value in texts.items()})
@@ -254,7 +257,8 @@ def test_padding_and_neighbours_change_nothing(options):
 
 
 def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refused():
-    model, texts = ours(), batch()
+    model = ours()
+    texts = batch()
     wanted = model(**texts).prediction_logits
     texts["attention_mask"][1] = 0
     for asked in (False, True):
@@ -268,7 +272,8 @@ def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refus
 
 
 def test_only_the_chosen_word_pieces_meet_the_vocabulary():
-    model, texts = ours(), labelled()
+    model = ours()
+    texts = labelled()
     every = model(**batch()).prediction_logits
     assert every.shape == (5, 11, VOCAB)
     chosen = texts["labels"] != -100
@@ -281,9 +286,11 @@ def test_only_the_chosen_word_pieces_meet_the_vocabulary():
 
 
 def test_each_loss_counts_where_its_labels_are_given_and_is_0_where_nothing_is_masked():
-    model, texts = ours(), batch()
+    model = ours()
+    texts = batch()
     labels, pairs = (labelled()[name] for name in ("labels", "next_sentence_label"))
-    words, follows = model(**texts, labels=labels).loss, model(**texts, next_sentence_label=pairs).loss
+    words = model(**texts, labels=labels).loss
+    follows = model(**texts, next_sentence_label=pairs).loss
     both = model(**texts, labels=labels, next_sentence_label=pairs).loss
     assert_close(words + follows, both)
     assert model(**texts).loss is None

@@ -2,8 +2,6 @@
 
 import json
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,46 +25,46 @@ from bertkit.tasks.class_labels import assigned_labels
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_encoder, tmp_path_factory) -> Run:
+def trained(tiny_encoder, tmp_path_factory):
     room = tmp_path_factory.mktemp("calibrate")
     return small.trained(room, tiny_encoder, *small.LEARN, kind="multi-label")
 
 
 @pytest.fixture
-def single(learned, tmp_path) -> Run:
+def single(learned, tmp_path):
     return small.copy_of(learned, tmp_path / "single")
 
 
 @pytest.fixture
-def run(trained, tmp_path) -> Run:
+def run(trained, tmp_path):
     return small.copy_of(trained, tmp_path / "run")
 
 
-def given(case: str, encoder: Path, folder: Path) -> tuple[Run, Path]:
+def given(case, encoder, folder):
     """A run of a case, and its rows as a file."""
     rows = [dict(row) for row in BY_ID[case].rows()]
     return finished(BY_ID[case], encoder, folder / "run"), small.write_rows(folder / "rows.jsonl", rows)
 
 
-def levels(scores) -> list[float]:
+def levels(scores):
     """The scores, in ascending order, that differ by more than rounding."""
     ascending = [-1.0, *np.sort(scores).tolist()]
     return [high for low, high in pairwise(ascending) if high - low > calibration.ROUNDING]
 
 
-def table_of(answers: list[Any]) -> np.ndarray:
+def table_of(answers):
     return np.array([list(answer["scores"].values()) for answer in answers])
 
 
-def texts_of(rng: np.random.Generator) -> list[str]:
+def texts_of(rng):
     return [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
 
 
-def labelled(texts: list[str], gold: np.ndarray) -> list[dict[str, str]]:
+def labelled(texts, gold):
     return [{"text": text, "label": label} for text, label in zip(texts, gold.tolist(), strict=True)]
 
 
-def section(run: Run) -> dict[str, Any]:
+def section(run):
     return dict(read_json(run.model / "config.json")["bertkit"])
 
 
@@ -78,7 +76,8 @@ def test_cosines_below_zero_have_thresholds_too():
 
 
 def test_on_validation_the_same_is_fitted_as_after_training(run):
-    before, scores = section(run), run.results
+    before = section(run)
+    scores = run.results
     found = bertkit.calibrate(run.folder)
     after = section(run)
     record = after.pop("calibration")
@@ -177,13 +176,16 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path)
     best = bertkit.load(single.folder)(texts)
     given, sure = (np.array([answer[name] for answer in best]) for name in ("label", "score"))
     unsure = sure < np.where(given == "bad", *(np.quantile(sure[given == name], 0.3) for name in ("bad", "good")))
-    gold, least = np.where(unsure == (given == "bad"), "good", "bad"), 0.9  # what the model is less sure of is wrong
+    # what the model is less sure of is wrong
+    gold = np.where(unsure == (given == "bad"), "good", "bad")
+    least = 0.9
     rows = labelled(texts, gold)
     bertkit.calibrate(single.folder, rows)
     likely = table_of(bertkit.load(single.folder)(texts)).max(axis=1)
     reach = {}
     for name in ("bad", "good"):
-        scores, right = likely[given == name], gold[given == name] == name
+        scores = likely[given == name]
+        right = gold[given == name] == name
         limits = pairwise([0.0, *np.unique(scores).tolist()])
         reach[name] = {(low + high) / 2: right[scores >= high].mean() for low, high in limits}
     found = bertkit.calibrate(single.folder, small.write_rows(tmp_path / "new.jsonl", rows), precision=least)
@@ -269,7 +271,9 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
 
 def test_labels_with_cutoffs_come_first_where_they_reach_them():
     rng = default_rng(0)
-    table, names, cutoffs = rng.dirichlet(np.ones(4), 200), list("abcd"), {"b": 0.2, "d": 0.6}
+    table = rng.dirichlet(np.ones(4), 200)
+    names = list("abcd")
+    cutoffs = {"b": 0.2, "d": 0.6}
     given, reached = calibration.best_labels(table, names, {"b": 0.3}, cutoffs)
     for row, label, above in zip(table.tolist(), given.tolist(), reached.tolist(), strict=True):
         first = [n for n in (1, 3) if row[n] >= cutoffs[names[n]]]
@@ -391,7 +395,8 @@ def test_on_the_command_line(run, capsys, tmp_path):
 
 def smoothed_loss(logits, truth, temperature):
     """Of each row the gold label has the target (n + 1) / (n + 2), all others together the rest."""
-    scaled, target = logits / temperature, (len(truth) + 1) / (len(truth) + 2)
+    scaled = logits / temperature
+    target = (len(truth) + 1) / (len(truth) + 2)
     others = np.where(np.arange(logits.shape[1]) == np.asarray(truth)[:, None], -np.inf, scaled)
     total = logsumexp(scaled, axis=1)
     gold = scaled[np.arange(len(truth)), truth] - total
@@ -405,12 +410,15 @@ def confidence(logits, temperature):
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_temperature_is_the_best_that_the_errors_allow(exclusive):
     """By brute force over temperatures; below 1 only those whose mean confidence the errors support."""
-    colder, flawless = 0, 0
+    colder = 0
+    flawless = 0
     for seed in range(30):
         rng = default_rng(seed)
-        rows, labels = int(rng.integers(2, 40)), int(rng.integers(2, 5)) if exclusive else 2
+        rows = int(rng.integers(2, 40))
+        labels = int(rng.integers(2, 5)) if exclusive else 2
         logits = rng.normal(size=(rows, labels)) * rng.uniform(0.1, 3)
-        best, drawn = logits.argmax(axis=1), rng.integers(0, labels, rows)
+        best = logits.argmax(axis=1)
+        drawn = rng.integers(0, labels, rows)
         truth = np.where(rng.random(rows) < rng.choice([0.5, 0.9, 1.0]), best, drawn)
         sigmoid = expit(logits[:, 1] - logits[:, 0])[:, None], truth[:, None]
         given = (softmax(logits, axis=1), truth) if exclusive else sigmoid
@@ -423,7 +431,8 @@ def test_temperature_is_the_best_that_the_errors_allow(exclusive):
         if found < 1:
             assert errors
             assert confidence(logits, found) <= most + 1e-9
-        colder, flawless = colder + (found < 1), flawless + (not errors)
+        colder = colder + (found < 1)
+        flawless = flawless + (not errors)
     assert min(colder, flawless) > 5
 
 
@@ -475,7 +484,8 @@ def test_no_threshold_lies_between_the_scores_of_one_row_in_two_batches(noise):
     for seed in range(20):
         rng = default_rng(seed)
         scores = np.repeat(np.unique(np.round(rng.random(9), 3)), 2)
-        truth, moved = rng.integers(0, 2, len(scores)), scores + noise * rng.random(len(scores))
+        truth = rng.integers(0, 2, len(scores))
+        moved = scores + noise * rng.random(len(scores))
         found = calibration.thresholds_of(moved, truth)
         shifts = np.subtract(found.values, calibration.thresholds_of(scores, truth).values)
         assert np.abs(shifts).max() <= abs(noise)
@@ -509,9 +519,11 @@ def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
     correct = rng.random(503) < confidence**2
     bins = calibration.reliability(confidence, correct)
     assert [each.decisions for each in bins] == [51] * 3 + [50] * 7
-    pairs, start = sorted(zip(confidence, correct, strict=True)), 0
+    pairs = sorted(zip(confidence, correct, strict=True))
+    start = 0
     for each in bins:
-        own, start = pairs[start : start + each.decisions], start + each.decisions
+        own = pairs[start : start + each.decisions]
+        start = start + each.decisions
         assert each.confidence == pytest.approx(np.mean([pair[0] for pair in own]))
         assert each.accuracy == pytest.approx(np.mean([pair[1] for pair in own]))
         # Wilson's bounds are the two chances p at which the accuracy is 1.96 standard errors from p.

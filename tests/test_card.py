@@ -202,7 +202,8 @@ def test_local_paths_are_those_of_the_recipe(tiny_encoder, tmp_path):
 
 
 def test_what_a_person_wrote_survives(run):
-    path, mine = run.model / "README.md", "Made for **bees**.\n\n```python\nprint(1)\n```\n"
+    path = run.model / "README.md"
+    mine = "Made for **bees**.\n\n```python\nprint(1)\n```\n"
     path.write_text(text_of(run).replace(f"{BEGIN}\n", f"{BEGIN}\n{mine}"))
     before = text_of(run)
     assert yours(before, "") == mine.strip("\n")

@@ -1,32 +1,28 @@
 """What a finished run keeps of its checkpoints."""
 
-from pathlib import Path
-
 import pytest
 import small
-
-from bertkit.run import Run
 
 SHORT = ("seeds=[1, 2]", "peft={r: 2}")
 
 
 @pytest.fixture(scope="module")
-def kept(tiny_encoder, tmp_path_factory) -> Run:
+def kept(tiny_encoder, tmp_path_factory):
     """A finished run of two seeds that keeps its checkpoints."""
     room = tmp_path_factory.mktemp("kept")
     return small.trained(room, tiny_encoder, *SHORT)
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def folders(run: Run) -> set[str]:
+def folders(run):
     """The folders of the seeds, and those in them."""
     return {str(path.relative_to(run.checkpoints)) for path in run.checkpoints.glob("**/") if path != run.checkpoints}
 
 
-def loser(run: Run) -> int:
+def loser(run):
     """The seed whose model was not published."""
     return 2 if run.results["seeds"][0]["headline"] >= run.results["seeds"][1]["headline"] else 1
 

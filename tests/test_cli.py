@@ -47,7 +47,7 @@ from bertkit.training.seed import save
 
 
 @pytest.fixture
-def recipe(tiny_encoder, tmp_path) -> Path:
+def recipe(tiny_encoder, tmp_path):
     return small.write_recipe(tmp_path, tiny_encoder)
 
 
@@ -142,7 +142,8 @@ def test_a_copy_reads_what_the_recipe_reads(target, capsys, tmp_path, monkeypatc
     for folder in "there/deep/er there/enc here/enc enc".split():
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "there/train it.jsonl").touch()
-    file, copy = tmp_path / "there/a.yaml", tmp_path / target
+    file = tmp_path / "there/a.yaml"
+    copy = tmp_path / target
     several = "tasks:\n  one: {task: {name: token-classification}, data: {source: x.conll}}\nmodel: {name: ./enc}\n"
     for text in (COPIED, several, COPIED.replace("\n", "\r\n")):
         file.write_bytes(text.encode())
@@ -386,7 +387,8 @@ def test_explain_reads_columns_of_other_names(capsys, learned, tmp_path):
 
 
 def test_documents_are_indexed_from_columns_of_other_names(capsys, tiny_encoder, tmp_path):
-    file, store = tmp_path / "faq.csv", tmp_path / "store"
+    file = tmp_path / "faq.csv"
+    store = tmp_path / "store"
     file.write_text("nr,question,text,lang\n7,the cat,not this,en\n")
     names = ("--column", "id=nr", "--column", "text=question")
     assert "documents: 1 added" in said(capsys, "index", tiny_encoder, "--documents", file, "--store", store, *names)
@@ -541,14 +543,16 @@ def test_an_interrupt_is_not_a_traceback(capsys, recipe, tmp_path, monkeypatch):
 
 def test_a_terminal_of_few_characters_stops_nothing():
     program = "import bertkit.cli.main as c; c._set_up_output(); print('h\\u00e9 \\ud83d \\u2588')"
-    command, ascii_only = [sys.executable, "-X", "utf8=0", "-c", program], {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-X", "utf8=0", "-c", program]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     assert subprocess.check_output(command, text=True, env=ascii_only) == r"h\xe9 \ud83d \u2588" + "\n"
 
 
 @pytest.mark.parametrize("words", [["predict", "x", "a text"], ["evaluate", "x"]])
 def test_few_kernels_are_kept_for_prediction(words, monkeypatch):
     """Unless the user's environment says how many."""
-    name, seen = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", []
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    seen = []
 
     def load(*args, **options):
         seen.append(os.environ[name])

@@ -2,10 +2,8 @@
 
 import math
 import signal
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import multitask
 import pytest
@@ -15,14 +13,13 @@ from cases import BY_ID
 from steps import Time, arguments, first_step, made
 from test_multitask import trainer_of
 from test_resume import Killed, Told, _signals, events, kill, same  # noqa: F401
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerControl, TrainerState
 
 from bertkit.engine.clock import Clock, schedule
 from bertkit.engine.multitask import MultiTask
 from bertkit.errors import RecipeError
 from bertkit.files import read_json
-from bertkit.recipe.recipe import Recipe, load_recipe
-from bertkit.run import Run
+from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import seconds
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed
@@ -83,10 +80,10 @@ def test_each_of_several_tasks_schedules_its_own_batches(seen, tiny_encoder, tmp
 
 
 @pytest.fixture
-def timed(monkeypatch) -> Callable[..., Run]:
+def timed(monkeypatch):
     """`train`, by a clock of its own."""
 
-    def run(recipe, folder: Path, time: Time, callbacks: Sequence[TrainerCallback] = (), **more) -> Run:
+    def run(recipe, folder, time, callbacks=(), **more):
         monkeypatch.setattr(seed, "Clock", partial(Clock, now=time))
         return train(recipe, folder, callbacks=[*callbacks, time], **more)
 
@@ -97,7 +94,7 @@ BY_TIME = ("~training.num_train_epochs", "training.gradient_accumulation_steps=2
 BY_TWO = (*BY_TIME, "training.per_device_train_batch_size=2", "training.eval_strategy=steps")  # 4 steps an epoch
 
 
-def rates(run: Run) -> list[float]:
+def rates(run):
     return [event["learning_rate"] for event in events(run) if "learning_rate" in event]
 
 
@@ -115,7 +112,8 @@ def test_with_steps_of_equal_time_a_budget_is_the_number_of_steps_that_fit(
     more = (*more, "training.eval_steps=8", "training.warmup_steps=0.125")
     by_steps = small.recipe(tmp_path, tiny_encoder_with_dropout, *more, "training.max_steps=16")
     by_time = small.recipe(tmp_path, tiny_encoder_with_dropout, *more, "training.budget=80s")
-    one, other = train(by_steps, tmp_path / "steps"), timed(by_time, tmp_path / "time", Time())
+    one = train(by_steps, tmp_path / "steps")
+    other = timed(by_time, tmp_path / "time", Time())
     assert rates(one) == rates(other)
     same(other, one)
     assert other.results["seeds"][0]["steps"] == 16
@@ -126,17 +124,17 @@ BY_WSD = "training.lr_scheduler_type=warmup_stable_decay"
 WSD = (*BY_TWO, "training.budget=100s", BY_WSD, "training.warmup_steps=0.25", "training.eval_steps=2")
 
 
-def uneven() -> Time:
+def uneven():
     return Time(lambda step: 3 + step % 4, evaluation=2)
 
 
 @pytest.fixture(scope="module")
-def by_time(tiny_encoder_with_dropout, tmp_path_factory) -> Recipe:
+def by_time(tiny_encoder_with_dropout, tmp_path_factory):
     return small.recipe(tmp_path_factory.mktemp("recipe"), tiny_encoder_with_dropout, *WSD)
 
 
 @pytest.fixture(scope="module")
-def whole(by_time, tmp_path_factory) -> Run:
+def whole(by_time, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         time = uneven()
         patch.setattr(seed, "Clock", partial(Clock, now=time))
@@ -145,7 +143,9 @@ def whole(by_time, tmp_path_factory) -> Run:
 
 def test_the_learning_rate_follows_the_time_that_has_passed(whole):
     """Steps take 4, 5, 6 and 3 seconds, and each second one is evaluated, which takes 2."""
-    begun, step, rates_due = 0, 0, []
+    begun = 0
+    step = 0
+    rates_due = []
     while begun < 100:
         decayed = max(begun / 100 - 0.8, 0) / 0.2  # a fifth is the default
         rates_due.append(3e-3 * min(begun / 25, (1 + math.cos(math.pi * decayed)) / 2))
@@ -155,7 +155,7 @@ def test_the_learning_rate_follows_the_time_that_has_passed(whole):
     assert rates(whole) == pytest.approx(rates_due, rel=1e-5)
 
 
-def continued(by_time, whole, folder, timed) -> Run:
+def continued(by_time, whole, folder, timed):
     """The run in this folder, resumed; it is as if it had not been interrupted."""
     run = timed(by_time, folder / "run", uneven(), resume=True)
     same(run, whole)
@@ -225,7 +225,7 @@ def test_each_seed_and_each_fold_has_its_own_budget(tiny_encoder, tmp_path, time
 # --- what a recipe may say
 
 
-def problems(*overrides: str) -> str:
+def problems(*overrides):
     """What is wrong with the quickstart recipe after these overrides."""
     return small.message_of(RecipeError, load_recipe, "quickstart", ["~training.num_train_epochs", *overrides])
 

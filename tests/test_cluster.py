@@ -6,9 +6,7 @@ import runpy
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Ray Data and Spark use dep
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def cluster():
     """Two workers and a core to read with, without a dashboard, telemetry and the workers' output."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'bertkit[ray]'")
     with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +37,7 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def spark(monkeypatch) -> Iterator[Any]:
+def spark(monkeypatch):
     """Two tasks at a time, each of which is tried twice."""
     sql = pytest.importorskip("pyspark.sql", reason="Spark is not installed: pip install pyspark")
     if shutil.which("java") is None:
@@ -51,7 +49,7 @@ def spark(monkeypatch) -> Iterator[Any]:
     session.stop()
 
 
-def written(folder: Path) -> list[Path]:
+def written(folder):
     """The rows in four files."""
     folder.mkdir()
     for number in range(4):
@@ -59,7 +57,7 @@ def written(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], list[list[int]]]:
+def killed_once(monkeypatch, folder):
     """The first worker that has answered a batch dies within its second; returns what tells the ids of all batches."""
     folder.mkdir()
     here = os.getpid()
@@ -79,7 +77,7 @@ def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], l
 
     monkeypatch.setattr(bertkit, "batch", Killed)
 
-    def batches() -> list[list[int]]:
+    def batches():
         assert (folder / "killed").exists()
         logs = [each for each in folder.iterdir() if each.name not in ("killed", str(here))]
         assert len(logs) >= 2, "several workers have answered"
@@ -88,12 +86,12 @@ def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], l
     return batches
 
 
-def run(monkeypatch: pytest.MonkeyPatch, program: str, *words):
+def run(monkeypatch, program, *words):
     monkeypatch.setattr(sys, "argv", [program, *map(str, words)])
     runpy.run_path(str(PROGRAMS / program), run_name="__main__")
 
 
-def require_answers(folder: Path, model: Path):
+def require_answers(folder, model):
     """Each row is there once, with its answer."""
     rows = pd.read_parquet(folder).sort_values("id", ignore_index=True)
     assert rows[["id", "review"]].to_dict("records") == ROWS
@@ -105,7 +103,7 @@ def require_answers(folder: Path, model: Path):
 
 
 @pytest.fixture(scope="module")
-def model(tiny_encoder, tmp_path_factory) -> Path:
+def model(tiny_encoder, tmp_path_factory):
     return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("cluster") / "run").model
 
 
@@ -113,7 +111,8 @@ def model(tiny_encoder, tmp_path_factory) -> Path:
 @pytest.mark.usefixtures("cluster")
 def test_predict_on_ray(model, tmp_path, monkeypatch):
     written(tmp_path / "in")
-    batches, words = killed_once(monkeypatch, tmp_path / "log"), (model, tmp_path / "in", tmp_path / "out")
+    batches = killed_once(monkeypatch, tmp_path / "log")
+    words = (model, tmp_path / "in", tmp_path / "out")
     run(monkeypatch, "predict_ray.py", *words, "--column", "text=review", "--batch-size", 3)
     assert {number for batch in batches() for number in batch} == set(range(36))
     require_answers(tmp_path / "out", model)

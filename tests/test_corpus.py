@@ -55,7 +55,8 @@ def write(path, values):
 
 @pytest.mark.parametrize("kind", "jsonl jsonl.gz jsonl.xz parquet csv txt".split())
 def test_every_format_gives_the_same_documents(tmp_path, kind):
-    values, path = documents(30), tmp_path / f"corpus.{kind}"
+    values = documents(30)
+    path = tmp_path / f"corpus.{kind}"
     lines = "".join(json.dumps({"text": value}) + "\n" for value in values).encode()
     content = {
         "jsonl": lines,

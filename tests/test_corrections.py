@@ -118,12 +118,14 @@ def test_other_layouts(tmp_path):
     assert data.rows["train"]["tokens"][:] == [["the", "cat"], ["yes"]]
     asked = [{"id": row["id"], "question": "who ?", "answers": [{"text": "cat", "answer_start": 4}]} for row in ASKED]
     nested = {"data": [{"title": "", "paragraphs": [{"context": "the cat sat", "qas": asked}]}]}
-    source, task = write(tmp_path / "train.json", json.dumps(nested)), {"name": "question-answering"}
+    source = write(tmp_path / "train.json", json.dumps(nested))
+    task = {"name": "question-answering"}
     listed = [{"location": "train.json, row 2, id q1"}, {"id": "q2"}]
     assert read(source, task, exclude=write(tmp_path / "out.jsonl", listed)).rows["train"]["id"][:] == ["q0"]
     starts = [2 * text.startswith("a") for text in TEXTS]
     marked = [{"id": n, "text": TEXTS[n], "spans": [[start, start + 3, "X"]]} for n, start in enumerate(starts)]
-    source, listed = write(tmp_path / "spans.jsonl", marked), [{"id": 3, "text": TEXTS[3], "entities": []}]
+    source = write(tmp_path / "spans.jsonl", marked)
+    listed = [{"id": 3, "text": TEXTS[3], "entities": []}]
     data = read(source, NER, relabel=write(tmp_path / "new.jsonl", listed))
     assert [any(tag != "O" for tag in tags) for tags in data.rows["train"]["tags"]] == [True] * 3 + [False] + [True] * 2
 
@@ -242,7 +244,8 @@ def test_targets_that_do_not_fit_their_row_and_lists_of_a_corpus_or_in_json(tmp_
         (RANKED, "text-ranking", [{"location": "train.jsonl:2", "label": 3}],
          "new.jsonl:1: `label` holds 3, where 0 or 1 is expected"),
     ):  # fmt: skip
-        source, relabel = write(tmp_path / "train.jsonl", rows), write(tmp_path / "new.jsonl", listed)
+        source = write(tmp_path / "train.jsonl", rows)
+        relabel = write(tmp_path / "new.jsonl", listed)
         assert said in fails(source, {"name": name}, relabel=relabel)
     out = write(tmp_path / "out.jsonl", [{"location": "train.txt:1"}])
     said = fails(write(tmp_path / "train.txt", "one\n\ntwo\n"), {"name": "pretraining"}, exclude=out)
@@ -255,7 +258,8 @@ def test_new_labels_that_resemble_others_equal_answers_and_rows_without_a_target
     source = write(tmp_path / "train.jsonl", ROWS)
     data = read(source, relabel=write(tmp_path / "new.csv", "location,label\ntrain.jsonl:1,goood\n"))
     assert "train: the label 'goood' is new, from new.csv; did you mean 'good'?" in notes(data)
-    source, task = write(tmp_path / "train.jsonl", ASKED), {"name": "question-answering"}
+    source = write(tmp_path / "train.jsonl", ASKED)
+    task = {"name": "question-answering"}
     listed = [{"id": "q0", "answers": {"text": ["cat"], "answer_start": [4]}}, {"id": "q1", "answers": "cat"}]
     data = read(source, task, relabel=write(tmp_path / "new.jsonl", listed))
     assert "train: 1 row relabelled by new.jsonl; 1 more with the same target as before" in notes(data)
@@ -273,7 +277,8 @@ def test_new_labels_that_resemble_others_equal_answers_and_rows_without_a_target
 
 def test_warnings_about_tags_are_of_the_corrected_ones(tmp_path):
     rows = [{"tokens": ["a", "dog"], "tags": tags} for tags in (["O", "I-X"], ["O", "I-X"], ["O", "B-X"])]
-    source, task = write(tmp_path / "train.jsonl", rows), {**NER, "data_scheme": "BIO"}
+    source = write(tmp_path / "train.jsonl", rows)
+    task = {**NER, "data_scheme": "BIO"}
     relabel = write(tmp_path / "new.jsonl", [{"location": "train.jsonl:1", "tags": ["O", "B-X"]}])
     told = [what for what in notes(read(source, task, relabel=relabel)) if "begins with I-" in what]
     assert told == [f"train: 1 sentence with an entity that begins with I-; read as B-: {source}:2"]

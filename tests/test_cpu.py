@@ -18,18 +18,18 @@ from bertkit.models.cpu_kernels import FasterStep, attention, dropout
 from bertkit.models.malloc import memory_kept
 
 
-def inputs(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+def inputs(dtype=torch.float64):
     """Query, key and value of 3 texts, 2 heads, 7 words, 4 numbers each."""
     torch.manual_seed(0)
     return [torch.randn(3, 2, 7, 4, dtype=dtype, requires_grad=True) for _ in range(3)]
 
 
-def gradients(made: torch.Tensor, of: list[torch.Tensor]) -> list[torch.Tensor]:
+def gradients(made, of):
     torch.manual_seed(1)
     return list(torch.autograd.grad((made * torch.randn_like(made)).sum(), of))
 
 
-def masks() -> dict[str, torch.Tensor | None]:
+def masks():
     allowed = torch.ones(3, 1, 7, 7, dtype=torch.bool)
     allowed[0, ..., 5:] = allowed[2, ..., 1:] = False
     bias = torch.zeros(3, 1, 1, 7, dtype=torch.float64).masked_fill(~allowed[:, :, :1], -1e9)
@@ -39,7 +39,8 @@ def masks() -> dict[str, torch.Tensor | None]:
 @pytest.mark.parametrize("kind", masks())
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_is_torchs_own(kind, scale):
-    given, mask = inputs(), masks()[kind]
+    given = inputs()
+    mask = masks()[kind]
     ours = attention(*given, attn_mask=mask, scale=scale)
     theirs = F.scaled_dot_product_attention(*given, attn_mask=mask, scale=scale)
     assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
@@ -80,7 +81,8 @@ def test_dropout_drops_p_and_keeps_the_mean(p, dtype):
     made = dropout(torch.ones(count, dtype=dtype), p).float()
     dropped = (made == 0).sum().item()
     assert abs(dropped - p * count) < 5 * (count * p * (1 - p)) ** 0.5 + count / 2**16
-    kept, rounding = made[made != 0], 8e-3 if dtype == torch.bfloat16 else 1e-3
+    kept = made[made != 0]
+    rounding = 8e-3 if dtype == torch.bfloat16 else 1e-3
     assert_close(kept, torch.full_like(kept, 1 / (1 - p)), rtol=rounding, atol=0)
 
 
@@ -110,7 +112,8 @@ def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends():
     assert_close(gradient, (made / x).detach())
     x = torch.ones(1000)
     torch.manual_seed(7)
-    first, second = dropout(x, 0.5), dropout(x, 0.5)
+    first = dropout(x, 0.5)
+    second = dropout(x, 0.5)
     torch.manual_seed(7)
     assert torch.equal(dropout(x, 0.5), first)
     assert not torch.equal(first, second)
@@ -121,7 +124,7 @@ def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends():
     small.raises(ValueError, "between 0 and 1", dropout, x, 1.5)
 
 
-def bert(probability: float = 0.1):
+def bert(probability=0.1):
     set_seed(1)
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), probability)
@@ -220,8 +223,10 @@ def test_freed_memory_between_what_is_used_is_given_back():
 
 
 def test_prediction_gives_memory_back_every_few_batches(tiny_encoder, monkeypatch):
-    case, calls = CASES[0], []
-    task, rows = case.task(tiny_encoder), case.rows()
+    case = CASES[0]
+    calls = []
+    task = case.task(tiny_encoder)
+    rows = case.rows()
     monkeypatch.setattr(runner, "GIVEN_BACK_EVERY", 3)
     monkeypatch.setattr(runner, "give_back", lambda: calls.append(1))
     run = runner.Runner(task, task.model(encoder(tiny_encoder)), torch.device("cpu"), "fp32", 1)

@@ -89,7 +89,9 @@ def cases():
     rng = default_rng(0)
     made = []
     for index in range(100):
-        words, count, scale = 1 + index % 5, 1 + index // 5 % 4, (0.1, 1.0, 5.0, 60.0)[index // 20 % 4]
+        words = 1 + index % 5
+        count = 1 + index // 5 % 4
+        scale = (0.1, 1.0, 5.0, 60.0)[index // 20 % 4]
         emissions, tags, mask = random_batch(rng, 10, words, count, scale)
         chain = random_chain(rng, count, scale, holes=index % 3 == 0)
         brute = [enumerate_paths(e[:n], chain) for e, n in zip(emissions, mask.sum(1), strict=True)]
@@ -208,8 +210,10 @@ def test_of_equal_paths_the_first_is_taken(count, kind, ties):
     emissions, _, mask = random_batch(rng, 40, 30, count, 1.0)
     chain = random_chain(rng, count, 1.0, holes=True)
     if ties:
-        emissions, chain = emissions.round(), Chain(*(part.round() for part in chain))
-    emissions, chain = emissions.to(kind), Chain(*(part.to(kind) for part in chain))
+        emissions = emissions.round()
+        chain = Chain(*(part.round() for part in chain))
+    emissions = emissions.to(kind)
+    chain = Chain(*(part.to(kind) for part in chain))
     found = best_paths(emissions, mask, chain)
     for own, path, words in zip(emissions.numpy(), found.tolist(), mask.sum(1).tolist(), strict=True):
         assert path == first_best_path(own[:words], chain) + [-1] * (len(path) - words)
@@ -222,16 +226,20 @@ def test_span_posteriors_equal_all_paths(cases):
         count = case.emissions.shape[2]
         continues = rng.random((count, count)) < 0.4
         for tags in (best_paths(case.emissions, case.mask, case.chain), case.tags):
-            spans, expected = [], []
+            spans = []
+            expected = []
             for row, brute in enumerate(case.brute):
-                words, own = brute.paths.shape[1], tags[row].numpy()
+                words = brute.paths.shape[1]
+                own = tags[row].numpy()
                 for first, last in ((i, j) for i in range(words) for j in range(i, words)):
                     fits = (brute.paths[:, first : last + 1] == own[first : last + 1]).all(1)
                     if last + 1 < words:
                         fits &= ~continues[own[last], brute.paths[:, last + 1]]
                     spans.append((row, first, last))
                     expected.append(brute.chances[fits].sum())
-            scores, sizes, parts = case.emissions.numpy(), case.mask.sum(1).numpy(), [x.numpy() for x in case.chain]
+            scores = case.emissions.numpy()
+            sizes = case.mask.sum(1).numpy()
+            parts = [x.numpy() for x in case.chain]
             found = posteriors.posterior(scores, sizes, parts)
             chances = posteriors.span_posteriors(found, sizes, parts, tags.numpy(), np.array(spans), continues)
             assert_allclose(chances, expected, rtol=1e-6, atol=1e-12)
@@ -239,7 +247,8 @@ def test_span_posteriors_equal_all_paths(cases):
 
 def test_equals_pytorch_crf():
     torch.manual_seed(9)
-    theirs, ours = torchcrf.CRF(9, batch_first=True).double(), CRF(9).double()
+    theirs = torchcrf.CRF(9, batch_first=True).double()
+    ours = CRF(9).double()
     assert not any(part.any() for part in ours()), "at first all is alike"
     ours.load_state_dict(theirs.state_dict())
     emissions, tags, mask = random_batch(default_rng(9), 8, 40, 9, 2.0)
@@ -358,7 +367,8 @@ def test_a_sentence_too_short_for_what_is_not_forbidden():
     """It must begin with tag 0 and end with tag 1; one word cannot be both."""
     chain = Chain(*(torch.zeros(s, dtype=torch.float64) for s in ((2, 2), (2,), (2,))))
     chain.start[1] = chain.end[0] = crf.FORBIDDEN
-    emissions, mask = torch.zeros(2, 3, 2, dtype=torch.float64), torch.tensor([[True] * 3, [True, False, False]])
+    emissions = torch.zeros(2, 3, 2, dtype=torch.float64)
+    mask = torch.tensor([[True] * 3, [True, False, False]])
     expected = torch.tensor([np.log(2), crf.FORBIDDEN + np.log(2)])
     found = sums(emissions, mask, chain)
     assert_close(found.log_partition, expected)
@@ -392,7 +402,8 @@ def test_nan_stays_in_its_sentence():
     assert ((found >= 0) == mask).all()
     assert (found < 4).all()
     for value in (torch.nan, torch.inf):
-        emissions[0, 2, 1], chain.transitions[1, 2] = 0, value
+        emissions[0, 2, 1] = 0
+        chain.transitions[1, 2] = value
         assert not crf.nll(emissions, tags, mask, chain)[0].isfinite()
 
 
@@ -448,7 +459,8 @@ def test_results_are_fp32_or_wider(dtype):
 
 def test_autocast_changes_nothing():
     torch.manual_seed(0)
-    layer, module = torch.nn.Linear(6, 5), CRF(5)
+    layer = torch.nn.Linear(6, 5)
+    module = CRF(5)
     hidden = torch.randn(3, 7, 6)
     mask = torch.ones(3, 7, dtype=torch.bool)
     tags = torch.randint(5, (3, 7))
@@ -473,7 +485,9 @@ def test_a_checkpoint_without_the_chain(tiny_encoder):
 def test_a_sentence_weighs_as_much_as_its_words_do_on_average():
     """Of three words and of one: weights of 1 change nothing, of 2 double the loss, others by their mean."""
     torch.manual_seed(3)
-    logits, labels, chain = torch.randn(4, 3), torch.tensor([0, 1, 1, 2]), CRF(3)()
+    logits = torch.randn(4, 3)
+    labels = torch.tensor([0, 1, 1, 2])
+    chain = CRF(3)()
     heads = torch.tensor([[0, 1, 2], [0, -1, -1]])
     batch = {"row": torch.tensor([0, 1]), "heads": heads}
     plain = chain_loss(logits, labels, None, chain, batch)
@@ -541,7 +555,8 @@ def test_what_stands_at_padding_changes_nothing(value):
 def test_no_spans_have_no_posteriors():
     case = random_scores(3, 2, 1, 1.0, BIO)
     found = posteriors.posterior(case.emissions, case.lengths, case.chain)
-    nothing, never = np.empty((0, 3), dtype=np.int64), np.zeros((5, 5), dtype=bool)
+    nothing = np.empty((0, 3), dtype=np.int64)
+    never = np.zeros((5, 5), dtype=bool)
     assert posteriors.span_posteriors(found, case.lengths, case.chain, case.tags, nothing, never).shape == (0,)
 
 

@@ -347,7 +347,8 @@ def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path, subtests):
     for number, (files, name, parts, *settings) in enumerate(REFUSED):
         with subtests.test(parts[0]):
             file = written(tmp_path / str(number), files) / name
-            message, parts = fails(file, **dict(*settings)), [part.replace("{}", str(file)) for part in parts]
+            message = fails(file, **dict(*settings))
+            parts = [part.replace("{}", str(file)) for part in parts]
             assert re.search(".*".join(map(re.escape, parts)), message, re.DOTALL), message
 
 
@@ -392,7 +393,8 @@ def test_split_names_can_be_mapped(tmp_path):
 
 
 def test_files_by_split(tmp_path):
-    a, b = write(tmp_path / "a.jsonl", labelled("x")), write(tmp_path / "b.csv", "label,text\ny,b\n")
+    a = write(tmp_path / "a.jsonl", labelled("x"))
+    b = write(tmp_path / "b.csv", "label,text\ny,b\n")
     data = get({"train": [str(a), str(b)], "test": str(b)})
     assert data.rows["train"]["label"][:] == ["x", "y"]
     assert data.rows["test"][0] == {"text": "b", "label": "y"}
@@ -540,9 +542,11 @@ def skewed(tmp_path):
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_hold_out_is_stratified_seeded_and_disjoint(skewed, share):
     data = get(skewed, validation=share, splits=["train", "validation"])
-    train, held = data.rows["train"], data.rows["validation"]
+    train = data.rows["train"]
+    held = data.rows["validation"]
     assert sorted([*train["text"], *held["text"]]) == sorted(f"text {i}" for i in range(103))
-    counts, left = Counter(held["label"]), Counter(train["label"])
+    counts = Counter(held["label"])
+    left = Counter(train["label"])
     assert abs(counts["common"] - 80 * share) <= 1
     assert abs(counts["rare"] - 20 * share) <= 1
     assert left["twice"] >= 1
@@ -574,7 +578,8 @@ def test_rows_with_the_same_text_are_held_out_together(seed, tmp_path):
     rows = [
         {"text_a": a, "text_b": b, "score": n} for n, (a, b) in enumerate([*pairs, *(pair[::-1] for pair in pairs)])
     ]
-    kind, path = get_task("sentence-similarity"), write(tmp_path / "pairs.jsonl", rows)
+    kind = get_task("sentence-similarity")
+    path = write(tmp_path / "pairs.jsonl", rows)
     spec = DataSpec(source=str(path), validation=0.1, seed=seed)
     data = small.read_data(spec, kind, kind.Options(name="sentence-similarity"))
     train, held = ({frozenset([row["text_a"], row["text_b"]]) for row in part} for part in data.rows.values())
@@ -588,7 +593,8 @@ def test_groups_are_held_out_together(tmp_path):
     rows += [{"text": f"alone {n}", "label": "a", "customer": None} for n in range(20)]
     rows[1]["text"] = rows[30]["text"] = "Thanks!"
     path = write(tmp_path / "t.jsonl", rows)
-    held_out, alone = set(), set()
+    held_out = set()
+    alone = set()
     for seed in range(20):
         data = get(path, validation=0.2, group_by="customer", seed=seed)
         by_text = {row["text"]: row["customer"] for row in rows}
@@ -657,7 +663,8 @@ def test_groups_that_cannot_be_divided_are_said(tmp_path):
 
 def test_a_label_that_only_comes_second_keeps_a_row_in_train(tmp_path):
     """One of the two rows of `b`, where both are drawn: the other stays in validation."""
-    rows, sizes = [{"text": str(i), "labels": ["a", "b"] if i < 2 else ["a"]} for i in range(40)], set()
+    rows = [{"text": str(i), "labels": ["a", "b"] if i < 2 else ["a"]} for i in range(40)]
+    sizes = set()
     for seed in range(20):
         data = get(write(tmp_path / "t.jsonl", rows), validation=0.9, seed=seed)
         assert any("b" in labels for labels in data.rows["train"]["labels"])
@@ -844,7 +851,8 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     write(tmp_path / "test.jsonl", [{"text": "text 3 ", "label": "a"}, {"text": "new", "label": "a"}])
     data = get(tmp_path)
     warnings = says(data, "warn")
-    train, test = f"{tmp_path}/train.jsonl", f"{tmp_path}/test.jsonl"
+    train = f"{tmp_path}/train.jsonl"
+    test = f"{tmp_path}/test.jsonl"
     assert warnings == [
         f"train: 2 rows with an empty `text`: {train}:23, {train}:24",
         "train: labels with fewer than 10 rows: Ab 1, ab  1",

@@ -130,7 +130,8 @@ PAGES = {
 }  # fmt: skip
 
 
-CP1252, SEMICOLON = "'data.encoding=cp1252'", "'data.delimiter=\";\"'"
+CP1252 = "'data.encoding=cp1252'"
+SEMICOLON = "'data.delimiter=\";\"'"
 SAD = [  # what is wrong, file name, content, what the message says; layout
     ("bad byte", "t.csv", b"text\na\ncaf\xe9", ["t.csv:3: byte 0xE9 at column 4 is not", "'café'", CP1252]),
     ("bad bytes", "t.csv", b"a\n\xe9\n\xe9\n\xe9", ["t.csv:3: byte 0xE9 at column 1 is not UTF-8\nt.csv:4: byte"]),
@@ -225,7 +226,8 @@ def test_a_cut_archive_is_an_error_and_not_fewer_rows(tmp_path, suffix, pack):
 @pytest.mark.parametrize("size", [1, 60])  # also where no column has short values
 @pytest.mark.parametrize(("lines", "found"), [(8, 0), (9, 1)])
 def test_many_lines_that_look_like_rows_are_severe_whatever_they_hold(lines, found, size, tmp_path):
-    problems, path = Problems("t.csv"), tmp_path / "t.csv"
+    problems = Problems("t.csv")
+    path = tmp_path / "t.csv"
     path.write_text(swallowed(lines, ",", [f"{n:0{size}}" for n in range(100)]).replace("film", "film" * size))
     assert len(list(read_rows(path, spec(), problems))) == 9
     what = f"t.csv:4: a quote that opens in this row closes {lines} lines later, and each line looks like a row"
@@ -282,7 +284,8 @@ def test_what_is_held_whole_has_a_limit(name, tmp_path, monkeypatch):
     ],
 )
 def test_utf8_read_in_another_encoding_is_noticed(name, before, after, text, written, encoding, noticed, tmp_path):
-    path, problems = tmp_path / name, Problems(name)
+    path = tmp_path / name
+    problems = Problems(name)
     path.write_bytes(f"{before}{text}{after}".encode(written))
     list(read_rows(path, DataSpec(source=str(path), encoding=encoding), problems))
     found = [each.what for each in problems.findings if each.level == "warn"]
@@ -291,7 +294,8 @@ def test_utf8_read_in_another_encoding_is_noticed(name, before, after, text, wri
 
 
 def test_one_line_that_is_no_utf8_says_that_the_file_is_not(tmp_path):
-    path, problems = tmp_path / "t.csv", Problems("t.csv")
+    path = tmp_path / "t.csv"
+    problems = Problems("t.csv")
     path.write_bytes(b"text\n" + "größer\n".encode() + "größer\n".encode("cp1252"))
     list(read_rows(path, DataSpec(source=str(path), encoding="cp1252"), problems))
     assert not problems.findings
@@ -301,7 +305,8 @@ class Blocks(io.RawIOBase):
     """A stream of so many equal blocks."""
 
     def __init__(self, block, left):
-        self.block, self.left = block, left
+        self.block = block
+        self.left = left
 
     def readable(self):
         return True
@@ -567,7 +572,8 @@ field = st.text(st.characters(exclude_categories="Cs Cc Zs Zl Zp".split()), min_
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_sentences_come_back_as_they_were_written(tmp_path, documents, delimiter, end, numbered):
-    text, expected = "", []
+    text = ""
+    expected = []
     for document, sentences in enumerate(documents, 1):
         text += f"-DOCSTART-{delimiter}O{end}{end}" if numbered else ""
         for sentence in sentences:

@@ -26,7 +26,6 @@ from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.explanations.explain import explain_rows
 from bertkit.inference.decisions import decisions
 from bertkit.inference.display import answer_line
-from bertkit.inference.predictor import Predictor
 from bertkit.report.mistakes import mistakes
 
 CANNOT = [
@@ -46,11 +45,11 @@ COVERAGES = "0.5 0.7 0.8 0.9 0.95 0.99".split()
 
 
 @pytest.fixture(scope="module")
-def predictor(learned) -> Predictor:
+def predictor(learned):
     return bertkit.load(learned.folder, precision="fp32")
 
 
-def texts() -> list[str]:
+def texts():
     return [small.text(number, number % 2) for number in range(40, 60)] + ["five", "good bad", "not"]
 
 
@@ -79,7 +78,8 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows):
 def test_what_is_measured_is_counted():
     table = np.array([[0.6, 0.4], [0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
     calibrated = conformal([0.9, 0.8, 0.7, 0.5, 0.3] * 2)  # 11 * 0.8 = 8.8, so the ninth; 0.95 requires 19
-    gold, given = np.array([1, 1, 0, 0]), table.argmax(axis=1)
+    gold = np.array([1, 1, 0, 0])
+    given = table.argmax(axis=1)
     graded = GradedLabels("single-label", ["a", "b"], gold, given, table, 1.0, conformal=calibrated)
     found = graded.details()["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]
@@ -91,7 +91,8 @@ def test_answers_have_sets(predictor, learned):
     validation = small.read_rows(learned.folder / "predictions/validation.jsonl")
     gold = sorted((row["answer"]["scores"][row["label"]] for row in validation), reverse=True)
     assert known == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3)}
-    plain, sizes = predictor(texts()), []
+    plain = predictor(texts())
+    sizes = []
     for asked in (0.2, 0.5, 0.8, 0.9):
         answers = predictor.with_decisions(coverage=asked)(texts())
         least = inclusion_threshold(known, asked)
@@ -219,9 +220,11 @@ def test_a_model_without_calibration_rows_gets_them(tiny_encoder, tmp_path):
 
 @pytest.mark.parametrize("noise", [-2e-6, -1e-7, 0.0, 1e-7, 2e-6])
 def test_a_set_does_not_depend_on_the_batch_of_its_row(noise, tiny_encoder):
-    task, names = BY_ID["single-label"].task(tiny_encoder), ("a", "b", "c")
+    task = BY_ID["single-label"].task(tiny_encoder)
+    names = ("a", "b", "c")
     logits = default_rng(0).normal(size=(10, 3)).repeat(3, axis=0)
-    rows, gold = len(logits), np.arange(len(logits)) % 3
+    rows = len(logits)
+    gold = np.arange(len(logits)) % 3
     graded = GradedLabels("single-label", names, gold, gold, softmax(logits, axis=1), 1.0)
     known = graded.calibrated()["conformal"]
     for asked in (0.7, 0.8, 0.9):

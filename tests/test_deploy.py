@@ -17,7 +17,7 @@ DEPLOY = ROOT / "deploy"
 
 
 @pytest.fixture(scope="module")
-def dockerfile() -> list[tuple[str, str]]:
+def dockerfile():
     """The instructions, in order, each with what follows it."""
     text = re.sub(r"\\\n\s*", "", (DEPLOY / "Dockerfile").read_text())
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -25,13 +25,13 @@ def dockerfile() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def image(dockerfile) -> dict[str, str]:
+def image(dockerfile):
     """The instructions of the last stage."""
     last = max(index for index, (name, _) in enumerate(dockerfile) if name == "FROM")
     return dict(dockerfile[last:])
 
 
-def health(command: list[str]) -> tuple[int, str]:
+def health(command):
     """Port and path of the URL that a probe asks for."""
     (found,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", command[-1])
     compile(command[-1], "probe", "exec")

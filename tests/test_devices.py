@@ -6,9 +6,7 @@ Most run on the CPU too, where they compare another way to compute the same. Tho
 
 import contextlib
 import warnings
-from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +17,6 @@ from steps import FirstStep, arguments, made
 from test_bert import batch, ours, theirs
 from test_crf import random_batch, random_chain, use_scan
 from test_task_contract import ALONE, numbers
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
 from transformers import BertConfig, BertModel, set_seed
@@ -40,12 +37,12 @@ ON_GPU = pytest.mark.cuda
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_GPU)])
-def device(request) -> torch.device:
+def device(request):
     return torch.device(request.param)
 
 
 @pytest.fixture
-def repeatable(monkeypatch) -> Iterator[None]:
+def repeatable(monkeypatch):
     """Kernels that give the same bytes twice; cuBLAS has them with this variable."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -70,9 +67,10 @@ class Way(NamedTuple):
     bf16: bool
 
 
-def disagreements(device: torch.device) -> dict[tuple[Way, str], float]:
+def disagreements(device):
     """The difference of each way of this device, and of what it computes, that is too far from the reference."""
-    reference, found = Way("eager", CPU, bf16=False), {}
+    reference = Way("eager", CPU, bf16=False)
+    found = {}
     for way, run in product(ways(device), (texts_alone, texts_in_a_batch, gradients)):
         expected = gradients(reference) if run is gradients else texts_alone(reference)
         differences = [(a - b).norm() / b.norm() for a, b in zip(run(way), expected, strict=True)]
@@ -82,7 +80,7 @@ def disagreements(device: torch.device) -> dict[tuple[Way, str], float]:
     return found
 
 
-def ways(device: torch.device) -> list[Way]:
+def ways(device):
     """The ways to compute attention on this device, and bertkit's own for a CPU's training step."""
     names = ["eager", "sdpa", *([STEP] if device.type == "cpu" else [])]
     precisions = (False, True) if device.type in ("cpu", "cuda") else (False,)
@@ -93,20 +91,20 @@ def ways(device: torch.device) -> list[Way]:
     return available
 
 
-def texts_alone(way: Way) -> list[torch.Tensor]:
+def texts_alone(way):
     """The hidden states of each text, `(tokens, hidden)`, without padding and without a mask."""
     model = _model(way)
     with torch.inference_mode(way.name != STEP):
         return [_states(way, model, [text])[0].detach().float().cpu() for text in _texts()]
 
 
-def texts_in_a_batch(way: Way) -> list[torch.Tensor]:
+def texts_in_a_batch(way):
     """The hidden states of each text, `(tokens, hidden)`, all in one padded batch."""
     with torch.inference_mode(way.name != STEP):
         return [states.detach().float().cpu() for states in _states(way, _model(way), _texts())]
 
 
-def gradients(way: Way) -> list[torch.Tensor]:
+def gradients(way):
     """The gradients of all parameters, end to end, of a loss over all texts in one padded batch."""
     model = _model(way).train()
     states = torch.cat(_states(way, model, _texts()))
@@ -115,12 +113,12 @@ def gradients(way: Way) -> list[torch.Tensor]:
     return [torch.cat([g.float().cpu().flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])]
 
 
-def _texts() -> list[torch.Tensor]:
+def _texts():
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(1, 100, (size,), generator=generator) for size in SIZES]
 
 
-def _model(way: Way):
+def _model(way):
     """The same small model each time; weights large enough for attention that prefers some tokens to others."""
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
@@ -133,7 +131,7 @@ def _model(way: Way):
     return model.eval().to(way.device)
 
 
-def _states(way: Way, model, texts: list[torch.Tensor]) -> list[torch.Tensor]:
+def _states(way, model, texts):
     """The hidden states of each text, all in one batch; a single text has neither padding nor a mask."""
     ids = pad_sequence(texts, batch_first=True).to(way.device)  # token 0 is padding: no text has it
     mask = (ids > 0).long() if len(texts) > 1 else None
@@ -152,7 +150,8 @@ def _states(way: Way, model, texts: list[torch.Tensor]) -> list[torch.Tensor]:
 def test_our_bert_is_transformers(attention, masked, device):
     given = {name: values for name, values in batch().items() if masked or name != "attention_mask"}
     own = ours()
-    other, expected = theirs(own, attention), theirs(own)(**given)
+    other = theirs(own, attention)
+    expected = theirs(own)(**given)
     for model in (own, other):
         found = model.to(device)(**{name: values.to(device) for name, values in given.items()})
         for name in ("prediction_logits", "seq_relationship_logits"):
@@ -167,7 +166,7 @@ def test_every_path_of_attention_agrees(device):
 # --- the CRF
 
 
-def everything(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> list[Tensor]:
+def everything(emissions, tags, mask, chain):
     """Losses and their gradients."""
     inputs = [values.clone().requires_grad_() for values in (emissions, *chain)]
     losses = crf.nll(inputs[0], tags, mask, Chain(*inputs[1:]))
@@ -179,7 +178,8 @@ def everything(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> l
 def test_the_crf_is_the_same(scale, device, monkeypatch):
     """By a scan, which is how CUDA sums over paths, and in logarithms where scores ask for them."""
     rng = np.random.default_rng(0)
-    given, chain = random_batch(rng, 8, 40, 9, scale), random_chain(rng, 9, scale, holes=True)
+    given = random_batch(rng, 8, 40, 9, scale)
+    chain = random_chain(rng, 9, scale, holes=True)
     expected = everything(*given, chain)
     if device == CPU:
         use_scan(monkeypatch)
@@ -200,7 +200,7 @@ class LastStep(FirstStep):
         super().on_pre_optimizer_step(*given, **more)
 
 
-def step_gradients(case: Case, folder: Path, out: Path, device: torch.device, **precision: bool) -> Tensor:
+def step_gradients(case, folder, out, device, **precision):
     """All gradients of a step over all rows, end to end; with a learning rate of 0 every step has the same."""
     args = arguments(out, 8, 1, max_steps=8, learning_rate=0.0, use_cpu=device == CPU, **precision)
     made(case, folder, args, callbacks=[step := LastStep()]).train()
@@ -241,7 +241,8 @@ def test_attention_is_not_compiled_for_each_shape_of_a_batch(device, tiny_encode
         kernels = devices.attention_kernels
         for module in (running, training):
             monkeypatch.setattr(module, "attention_kernels", lambda _: kernels(torch.device("cuda")))
-    trainer, allowed = made(CASES[0], tiny_encoder, arguments(tmp_path, 2, 1, use_cpu=device == CPU)), []
+    trainer = made(CASES[0], tiny_encoder, arguments(tmp_path, 2, 1, use_cpu=device == CPU))
+    allowed = []
     trainer.model.register_forward_hook(lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled()))
     trainer.train()
     steps = len(allowed)
@@ -259,7 +260,8 @@ def test_attention_is_not_compiled_for_each_shape_of_a_batch(device, tiny_encode
 def test_answers_are_those_of_the_cpu(case, tiny_encoder):
     """Which it gives to each row alone, without padding and without a mask."""
     device = torch.device("cuda")
-    task, rows = case.task(tiny_encoder), case.rows().to_list()
+    task = case.task(tiny_encoder)
+    rows = case.rows().to_list()
     set_seed(1)
     model = task.model(encoder(tiny_encoder)).eval()
     expected = Predictor(task, model, CPU, "fp32", 1, {})(rows)
@@ -269,7 +271,7 @@ def test_answers_are_those_of_the_cpu(case, tiny_encoder):
 
 
 @contextlib.contextmanager
-def no_waiting(device: torch.device) -> Iterator[None]:
+def no_waiting(device):
     """Within the block, waiting for a GPU is an error."""
     if device.type != "cuda":
         yield
@@ -285,9 +287,11 @@ def no_waiting(device: torch.device) -> Iterator[None]:
 def test_results_are_copied_once_all_batches_are_running(device, tiny_encoder, monkeypatch):
     """Of a CRF, whose best paths are found on the CPU. Results of a CPU need no copy, and are used one by one."""
     case = Case("even", BY_ID["ner-crf"].options, {"tokens": TOKENS[:1] * 8, "tags": TAGS[:1] * 8})
-    task, done = case.task(tiny_encoder), []
+    task = case.task(tiny_encoder)
+    done = []
     model = task.model(encoder(tiny_encoder))
-    run, on_cpu = Runner.run, running.on_cpu
+    run = Runner.run
+    on_cpu = running.on_cpu
 
     def watched(self, arrays):
         done.append("run")

@@ -60,7 +60,8 @@ def save_teacher(case, home, folder, seed=1):
 
 def teach(case, home, folder, **more):
     """The student's task, the section of its recipe, and the teacher."""
-    task, spec = case.task(home), Distillation(teacher=str(save_teacher(case, home, folder)), **more)
+    task = case.task(home)
+    spec = Distillation(teacher=str(save_teacher(case, home, folder)), **more)
     return task, spec, find_teacher(spec, task)
 
 
@@ -76,7 +77,8 @@ def test_kl_is_what_torch_and_the_paper_say_and_binary_that_of_two_classes_with_
     # Both tolerances are 9 times fp32's rounding of a sum over the classes.
     loss = torch.nn.KLDivLoss(reduction="none")((student / 3).log_softmax(1), (teacher / 3).softmax(1)).sum(1) * 9
     assert torch.allclose(losses.kl(student, teacher, 3.0), loss, atol=1e-5)
-    p, q = (teacher / 3).softmax(1), (student / 3).softmax(1)
+    p = (teacher / 3).softmax(1)
+    q = (student / 3).softmax(1)
     assert torch.allclose(losses.kl(student, teacher, 3.0), 9 * (p * (p / q).log()).sum(1), atol=1e-5)
     student, teacher = torch.randn(2, 7, generator=torch.Generator().manual_seed(0)).unbind(0)
     both = [torch.stack([logits, torch.zeros(7)], dim=1) for logits in (student, teacher)]
@@ -105,11 +107,14 @@ def test_marginals_and_their_gradients_are_those_of_all_paths(words, tags, seed)
     torch.manual_seed(seed)
     emissions = torch.randn(1, words, tags, dtype=torch.float64, requires_grad=True)
     parts = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((tags, tags), (tags,), (tags,))]
-    chain, mask = crf.Chain(*parts), torch.ones(1, words, dtype=torch.bool)
-    ours, theirs = losses.log_marginals(emissions, mask, chain).exp()[0], by_enumeration(emissions[0], chain)
+    chain = crf.Chain(*parts)
+    mask = torch.ones(1, words, dtype=torch.bool)
+    ours = losses.log_marginals(emissions, mask, chain).exp()[0]
+    theirs = by_enumeration(emissions[0], chain)
     assert torch.allclose(ours, theirs)
     assert torch.allclose(ours, marginals_of_the_loss(emissions, mask, chain)[0])
-    inputs, weight = [emissions, *parts], torch.randn(words, tags, dtype=torch.float64)
+    inputs = [emissions, *parts]
+    weight = torch.randn(words, tags, dtype=torch.float64)
     found = [
         torch.autograd.grad((each * weight).sum(), inputs, allow_unused=True, materialize_grads=True)
         for each in (ours, theirs)
@@ -140,7 +145,8 @@ def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck():
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(case, tiny_encoder, tmp_path):
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     batch = batch_of(task, distillation.with_soft_targets(task.features(case.rows()), teacher))
-    sizes, same = [], teacher.predictor.model
+    sizes = []
+    same = teacher.predictor.model
     if case.id == "regression":  # a student learns in standard deviations
         mean, deviation = task.options.target_scale
         rescale(same, 1 / deviation, -mean / deviation)
@@ -157,8 +163,11 @@ def taught(case, home, args, step, **more):
     """The trainer of a student, after its training, and its teacher."""
     task, spec, teacher = teach(case, home, Path(args.output_dir) / "teacher", alpha=1.0, **more)
     set_seed(5)
-    loss, runner = TeacherLoss(), Runner(task, task.model(encoder(home)), args.device, "fp32", 8)
-    loss.spec, loss.teacher, loss.task = spec, teacher, task
+    loss = TeacherLoss()
+    runner = Runner(task, task.model(encoder(home)), args.device, "fp32", 8)
+    loss.spec = spec
+    loss.teacher = teacher
+    loss.task = task
     data = TaskData(runner, loss.extend_features(task.features(case.rows()), args))
     trainer = Trainer(data, args, callbacks=[step], attachments=[loss])
     trainer.train()
@@ -326,7 +335,8 @@ def test_a_shorter_student_starts_from_the_teachers_weights(tmp_path):
     task = case.task(folder)
     student = keep_layers(task.model(encoder(folder)), 3)
     save(student, task, tmp_path / "student", SETTINGS)
-    again, theirs = load(tmp_path / "student").model, load(folder).model
+    again = load(tmp_path / "student").model
+    theirs = load(folder).model
     assert again.config.num_hidden_layers == len(again.bert.encoder.layer) == 3
     for ours, place in zip(again.bert.encoder.layer, (0, 2, 4), strict=True):
         kept = theirs.bert.encoder.layer[place].state_dict()
@@ -390,7 +400,8 @@ def test_from_a_run_to_a_student_of_half_its_layers(taught_by, tmp_path, caplog)
     assert AutoModelForSequenceClassification.from_pretrained(run.model).config.num_hidden_layers == 2
     theirs = taught_by.results["splits"]["validation"]["metrics"]
     assert run.results["baselines"]["validation"]["teacher"] == theirs
-    card, table = (run.model / "README.md").read_text(), after_training(run.folder, run.results)
+    card = (run.model / "README.md").read_text()
+    table = after_training(run.folder, run.results)
     for text in (card, table):
         assert re.search(r"validation \(10 rows\) +this model +95 % interval +majority +tfidf +teacher\n", text)
         assert re.search(rf"accuracy .* {theirs['accuracy']:.4f}\n", text)

@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
@@ -32,11 +31,11 @@ COMING_FROM = DOCS / "coming-from.md"
 
 
 @pytest.fixture(scope="module")
-def reference() -> ModuleType:
+def reference():
     return small.program(DOCS / "reference.py")
 
 
-def tables(page: str) -> dict[str, dict[str, list[str]]]:
+def tables(page):
     """Section -> key -> type, default and meaning."""
     found = {}
     for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.M | re.S):
@@ -45,7 +44,7 @@ def tables(page: str) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def models(model, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def models(model, name):
     """Every section of the recipe below this one, by pydantic's own fields: the oracle for what reads the schema."""
     fields = model.model_fields
     yield name or "Top-level keys", fields
@@ -62,7 +61,7 @@ def tiny_trainings(tiny_encoder, tmp_path, monkeypatch):
     real = bertkit.train
 
     @wraps(real)
-    def train(task: str, folder: str, **settings) -> bertkit.Run:
+    def train(task, folder, **settings):
         quick = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
         return real(task, folder, **{**settings, **quick})
 
@@ -125,7 +124,7 @@ def test_the_recipe_page_has_every_key_of_every_section_with_its_default(referen
     assert found["data"]["limit"][0].startswith("integer from 1 or mapping to integer from 1")
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def parsers(parser):
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -149,7 +148,7 @@ EXTENDING = re.findall(r"^```python\n(.*?)^```$", (DOCS / "extending.md").read_t
 
 @pytest.mark.usefixtures("tiny_trainings")
 @pytest.mark.parametrize("program", EXTENDING, ids=range(len(EXTENDING)))
-def test_the_programs_of_extending_run(program: str, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_programs_of_extending_run(program, tiny_encoder, monkeypatch):
     monkeypatch.setattr(tasks, "_OTHERS", {})
     monkeypatch.setitem(sys.modules, "program", ModuleType("program"))  # where the names of its classes are looked up
     names: dict[str, Any] = {"__name__": "program"}
@@ -211,7 +210,7 @@ def test_every_page_is_in_the_table_of_contents():
     assert len(set(listed)) == len(listed)
 
 
-def recipes(page: Path) -> list[str]:
+def recipes(page):
     """The blocks that are whole recipes."""
     blocks = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S)
     return [each for each in blocks if all(re.search(f"^{key}:", each, re.M) for key in ("task", "model", "data"))]

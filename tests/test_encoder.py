@@ -172,7 +172,8 @@ def by_luke():
 def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
     if kind != "wordpiece":
         {"bytes": by_bytes, "metaspace": by_metaspace, "luke": by_luke}[kind]().save_pretrained(folder)
-    tokenizer, whole = load_tokenizer(folder), load_tokenizer(folder, split_special_tokens=False)
+    tokenizer = load_tokenizer(folder)
+    whole = load_tokenizer(folder, split_special_tokens=False)
     plain = transformers.AutoTokenizer.from_pretrained(folder)
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     tokenizer.save_pretrained(tmp_path / "saved")
@@ -269,14 +270,16 @@ def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder):
 
 
 def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder):
-    tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
+    tokenizer = load_tokenizer(folder)
+    known = Encoder("it", folder, "folder")
     assert resolve_max_length(known, tokenizer, None) == 64
     assert resolve_max_length(known, tokenizer, 64) == 64
     raises(ModelError, "reads at most 64 tokens", resolve_max_length, known, tokenizer, 65)
     tokenizer.model_max_length = 50
     assert resolve_max_length(known, tokenizer, None) == 50
     raises(ModelError, "reads at most 50", resolve_max_length, known, tokenizer, 64)
-    tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
+    tokenizer = load_tokenizer(folder)
+    known = Encoder("it", folder, "folder")
     last = len(tokenizer) - 1
     change_json(folder / "config.json", vocab_size=last + 1)
     assert resolve_max_length(known, tokenizer, None) == 64
@@ -328,7 +331,8 @@ def without(folder, name, **changed):
 
 
 def test_tensors_of_the_encoder_that_are_missing_or_misshapen_are_named(folder):
-    name, word = "encoder.layer.1.output.dense.weight", "embeddings.word_embeddings.weight"
+    name = "encoder.layer.1.output.dense.weight"
+    word = "embeddings.word_embeddings.weight"
     without(folder, word, **{word: torch.ones(42, 8)})
     raises(ModelError, "word_embeddings", classifier, folder)
     without(folder, name, **{word: torch.ones(42, 16)})
@@ -394,10 +398,8 @@ def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind, field, t
         model = sequence_classifier(resolve_encoder(spec(folder, dropout=rate)))
         model.save_pretrained(tmp_path / "saved")
         assert read_json(tmp_path / "saved/config.json")[field] == rate
-        stock, inputs = (
-            AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved"),
-            torch.arange(5, 15)[None],
-        )
+        stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
+        inputs = torch.arange(5, 15)[None]
         assert torch.equal(model.eval()(inputs).logits, stock.eval()(inputs).logits)
         for trained in (model.train(), stock.train()):
             passes = [trained(inputs).logits for _ in range(4)]
@@ -434,7 +436,8 @@ def test_pooling_of_the_head_is_what_transformers_pools_by(kind, pooling, tiny_e
     model = sequence_classifier(resolve_encoder(spec(folder, pooling=pooling)))
     model.save_pretrained(tmp_path / "saved")
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
-    inputs, mask = torch.tensor([[2, 5, 6, 7, 3, 0, 0]]), torch.tensor([[1, 1, 1, 1, 1, 0, 0]])
+    inputs = torch.tensor([[2, 5, 6, 7, 3, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]])
     states = stock.base_model(inputs, attention_mask=mask).last_hidden_state[:, : mask.sum()]
     pooled = states[:, 0] if pooling == "cls" else states.mean(1)
     hidden = stock.head(pooled) if kind == "modernbert" else stock.activation(stock.dense(pooled))
@@ -544,7 +547,8 @@ def test_variants_of_lora_are_pefts_own_and_are_merged(key, tiny_encoder):
     torch.manual_seed(1)
     base = classifier(tiny_encoder).eval()
     ids = torch.arange(5, 15)[None]
-    plain, kept = base(input_ids=ids).logits, len(base.state_dict())
+    plain = base(input_ids=ids).logits
+    kept = len(base.state_dict())
     model = with_lora(base, Lora(r=4, **{key: True}), {}).eval()
     config = model.peft_config["default"]
     assert getattr(config, key)

@@ -81,7 +81,8 @@ def test_names():
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_invalid_tags_are_counted_in_the_predictions(scheme):
-    bad, good = ["I-LOC", "O", "I-ORG"], ["O", "O", "O"]
+    bad = ["I-LOC", "O", "I-ORG"]
+    good = ["O", "O", "O"]
     assert GradedEntities([bad], [good], TYPES, scheme=scheme).scores["invalid_tags"] == 0
     expected = invalid(bad, scheme)
     assert expected >= 2
@@ -90,11 +91,15 @@ def test_invalid_tags_are_counted_in_the_predictions(scheme):
 
 def test_intervals_equal_the_plain_bootstrap_where_most_is_undefined_too():
     rng = default_rng(3)
-    gold, predicted = [], []
+    gold = []
+    predicted = []
     for _ in range(12):
         pair = corpus(rng, "BIO")
-        gold, predicted = gold + pair[0], predicted + pair[1]
-    count, gold, predicted = len(gold), [*gold, ["B-x-y"]], [*predicted, ["B-x-y"]]
+        gold = gold + pair[0]
+        predicted = predicted + pair[1]
+    count = len(gold)
+    gold = [*gold, ["B-x-y"]]
+    predicted = [*predicted, ["B-x-y"]]
     found = GradedEntities(gold, predicted, TYPES).intervals(resamples=70, seed=5)
     draws = default_rng(5)
     values = {name: [] for name in found}
@@ -148,7 +153,9 @@ def graded_entities(draw):
 
 @given(graded_entities())
 def test_what_has_to_add_up(graded):
-    errors, scores, confusion = graded.errors(), graded.scores, graded.confusion()
+    errors = graded.errors()
+    scores = graded.scores
+    confusion = graded.confusion()
     support = sum(len(entities(tags)) for tags in graded.gold)
     assert sum(errors.values()) - errors["spurious"] == support == sum(scores[f"support/{name}"] for name in TYPES)
     assert (scores["recall"] or 0.0) == (errors["correct"] / support if support else 0.0)
@@ -171,7 +178,8 @@ def test_confusion_by_hand():
 
 
 def test_counts_by_sentence():
-    rng, names = default_rng(0), ["a", "b", "c"]
+    rng = default_rng(0)
+    names = ["a", "b", "c"]
     found = [[rng.choice(["a", "c"], rng.integers(0, 5)).tolist() for _ in range(3)] for _ in range(100)]
     found[7][2] = ["c"] * 300  # more than a byte can count
     weights = rng.integers(0, 4, (len(found), 2)).astype(float)

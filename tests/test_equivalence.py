@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,9 @@ import pytest
 import small
 import torch
 import two
-from cases import CASES, DRAWN, Case, every
+from cases import CASES, DRAWN, every
 from safetensors.torch import load_file
-from steps import OWN, Step, arguments, first_step, first_step_of, made, trained
+from steps import OWN, arguments, first_step, first_step_of, made, trained
 from test_resume import RHYTHM, killed, last
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
@@ -24,7 +23,7 @@ from transformers import AutoModelForMaskedLM
 from bertkit.attachments.table import ATTACHMENTS
 from bertkit.files import read_json, sha256
 from bertkit.models.encoder import resolve_encoder
-from bertkit.recipe.recipe import Recipe, to_yaml
+from bertkit.recipe.recipe import to_yaml
 from bertkit.run import Run
 from bertkit.sections import ModelSpec
 from bertkit.training.train import train
@@ -32,11 +31,11 @@ from bertkit.training.train import train
 BY_ROW = [*(case for case in CASES if not case.across_rows), *DRAWN]
 
 
-def norm(gradients: dict[str, torch.Tensor]) -> float:
+def norm(gradients):
     return float(torch.sqrt(sum(g.double().square().sum() for g in gradients.values())))
 
 
-def assert_same_step(one: Step, other: Step):
+def assert_same_step(one, other):
     assert other[0] == pytest.approx(one[0], rel=1e-4)  # of a loss that is a small difference of large numbers
     assert one[1].keys() == other[1].keys()
     difference = {name: one[1][name] - other[1][name] for name in one[1]}
@@ -45,11 +44,11 @@ def assert_same_step(one: Step, other: Step):
 
 
 @pytest.fixture(scope="module")
-def whole(tiny_encoder, tmp_path_factory) -> Callable[[Case], Step]:
+def whole(tiny_encoder, tmp_path_factory):
     """A case -> its first step with all eight rows in one batch, taken once."""
     taken = {}
 
-    def of(case: Case) -> Step:
+    def of(case):
         if case.id not in taken:
             taken[case.id] = first_step(case, tiny_encoder, tmp_path_factory.mktemp("whole"), 8, 1)
         return taken[case.id]
@@ -102,12 +101,15 @@ def test_dividing_what_does_not_fit_into_memory_changes_no_step(
     identifier, tiny_encoder, tmp_path, monkeypatch, caplog
 ):
     case = two.BY_ID[identifier]
-    curves, weights, sizes = [], [], []
+    curves = []
+    weights = []
+    sizes = []
     for divide in (False, True):
         args = arguments(tmp_path / str(divide), 4, 2, max_steps=3, learning_rate=0.1, optim="sgd")
         trainer = made(case, tiny_encoder, args, divide=divide)
         task = trainer.data.learner
-        forward, room = type(task).forward, max(Counter(task.units(trainer.data.features)).values())
+        forward = type(task).forward
+        room = max(Counter(task.units(trainer.data.features)).values())
 
         def cramped(self, model, batch, forward=forward, room=room):
             sizes.append(len(batch["input_ids"]))
@@ -169,20 +171,20 @@ def test_the_table_is_complete():
 
 
 @pytest.fixture(scope="module")
-def teacher(tiny_encoder, tmp_path_factory) -> Path:
+def teacher(tiny_encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher")
     with cache_in(folder / "cache"):
         return small.trained(folder, tiny_encoder, "training.save_strategy=no").folder
 
 
 @contextmanager
-def cache_in(folder: Path) -> Iterator[None]:
+def cache_in(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BERTKIT_CACHE", str(folder))
         yield
 
 
-def overrides(name: str, teacher: Path) -> tuple[str, ...]:
+def overrides(name, teacher):
     plain, _, lora = name.partition(", ")
     return (*(each.format(teacher=teacher) for each in NAMES[plain]), *(LORA if lora else ()))
 
@@ -190,7 +192,8 @@ def overrides(name: str, teacher: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.rare if n in RARE else ()) for n in EVERY])
 def test_a_resumed_run_is_the_uninterrupted_one(name, teacher, tiny_encoder_with_dropout, tmp_path):
     """Even if what a teacher says has to be computed again."""
-    more, splits = (*RHYTHM, *overrides(name, teacher)), ("train", "validation")
+    more = (*RHYTHM, *overrides(name, teacher))
+    splits = ("train", "validation")
     own = OWN.get(name.partition(", ")[0], {})
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more, splits=splits)
     with cache_in(tmp_path / "one"):
@@ -210,24 +213,24 @@ ONE_STEP = (
 )  # fmt: skip
 
 
-def step_of(name: str, recipe: Recipe, folder: Path) -> Step:
+def step_of(name, recipe, folder):
     return first_step_of(recipe, folder, **OWN.get(name.partition(", ")[0], {}))
 
 
-def sized(recipe: Recipe, size: int, accumulation: int = 1) -> Recipe:
+def sized(recipe, size, accumulation=1):
     both = (f"training.per_device_train_batch_size={size}", f"training.gradient_accumulation_steps={accumulation}")
     return recipe.with_(*ONE_STEP, *both)
 
 
 @pytest.fixture(scope="module")
-def recipes(teacher, tiny_encoder, tmp_path_factory) -> dict[str, Recipe]:
+def recipes(teacher, tiny_encoder, tmp_path_factory):
     """One of each attachment."""
     folder = tmp_path_factory.mktemp("recipes")
     return {name: small.recipe(folder, tiny_encoder, *overrides(name, teacher)) for name in EVERY}
 
 
 @pytest.fixture(scope="module")
-def attached(recipes, tmp_path_factory) -> dict[str, Step]:
+def attached(recipes, tmp_path_factory):
     """The first step of each on eight rows in one batch."""
     folder = tmp_path_factory.mktemp("attached")
     with cache_in(folder / "cache"):
@@ -251,7 +254,7 @@ class ByTwo:
     out: str
     error: str
 
-    def step(self, name: str) -> Step:
+    def step(self, name):
         file = self.folder / f"{name}.safetensors"
         assert file.is_file(), self.error
         return read_json(file.with_suffix(".json")), load_file(file)
@@ -283,7 +286,8 @@ def test_two_processes_equal_one(name, by_two, whole):
 
 
 def test_accumulation_and_two_processes_with_a_modernbert(by_two, tmp_path):
-    case, encoder = two.MODERNBERT, by_two.folder / "modernbert"
+    case = two.MODERNBERT
+    encoder = by_two.folder / "modernbert"
     whole = first_step(case, encoder, tmp_path, 8, 1)
     assert_same_step(whole, first_step(case, encoder, tmp_path, 2, 4))
     assert_same_step(whole, by_two.step(case.id))

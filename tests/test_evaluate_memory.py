@@ -5,7 +5,7 @@ import json
 import pickle
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 
 import bertkit
-from bertkit.data import Data
 from bertkit.data.disk_list import DiskList
 from bertkit.data.table import column_values, features_of, on_disk, release
 from bertkit.errors import DataError, UserError
@@ -34,7 +33,6 @@ from bertkit.inference.evaluate import MOST_VALUES, rows_by_value, scored
 from bertkit.inference.predictor import load
 from bertkit.report.facts import read_facts
 from bertkit.report.paired import compared
-from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
@@ -47,10 +45,11 @@ VALUES = st.recursive(
 class Made(Sequence[Any]):
     """So many answers, each made when it is read."""
 
-    def __init__(self, count: int, make: Callable[[int], Any]):
-        self.count, self.make = count, make
+    def __init__(self, count, make):
+        self.count = count
+        self.make = make
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.count
 
     def __getitem__(self, index):
@@ -59,25 +58,25 @@ class Made(Sequence[Any]):
         return self.make(index)
 
 
-def share(*numbers: int) -> float:
+def share(*numbers):
     """A number from 0 to 1 that looks random, the same each time."""
     return hash(numbers) % 9973 / 9973
 
 
-def single(row: int) -> dict[str, Any]:
+def single(row):
     scores = {"a": share(row), "b": 1 - share(row)}
     return {"label": max(scores, key=scores.__getitem__), "score": max(scores.values()), "scores": scores}
 
 
-def words(row: int) -> list[dict[str, Any]]:
+def words(row):
     return [{"tag": "O" if (7 * row + n) % 4 else "B-PER", "score": share(row, n)} for n in range(12)]
 
 
-def sentence(row: int) -> dict[str, Any]:
+def sentence(row):
     return {"words": words(row), "entities": [{"score": share(row, n)} for n in range(3)]}
 
 
-def spans(row: int) -> dict[str, Any]:
+def spans(row):
     none = {"answer": "", "start": 0, "end": 0, "score": share(row)}
     best = [{"answer": f"w{n}", "start": n, "end": n + 2, "score": share(row, n) / 20} for n in range(20)]
     return {**(none if row % 3 else best[0]), "n_best": best, "null_score": share(row), "truncated": False}
@@ -93,7 +92,9 @@ GRADED = {
         {"labels": ["PER"]}, sentence, lambda row: {"tags": [word["tag"] for word in words(row + 1)]}, 220),
     "question-answering": (
         {"unanswerable": True, "null_threshold": 0.0}, spans,
-        lambda row: {"context": "w1", "answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}}, 200),
+        lambda row: {
+            "context": "w1", "answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}
+        }, 200),
     "text-ranking": (
         {"graded": False, "grouped": True}, lambda row: {"score": share(row)},
         lambda row: {"query": f"q{row // 10}", "label": float(row % 10 == 3)}, 120),
@@ -120,7 +121,8 @@ def test_grading_holds_few_bytes_of_a_row(name, monkeypatch):
         tracemalloc.stop()
         return highest
 
-    few, many = peak(600), peak(1800)
+    few = peak(600)
+    many = peak(1800)
     assert (many - few) / 1200 < most
 
 
@@ -138,7 +140,7 @@ def test_vectors_of_documents_are_on_the_disk(tiny_encoder, monkeypatch):
     assert highest < 300 * 40_000 / 2
 
 
-def mapped_files() -> int:
+def mapped_files():
     """KiB of mapped files that are in the memory of this process."""
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssFile"))
@@ -197,7 +199,8 @@ def test_packed_tags_are_the_tags(sentences):
 def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch):
     """To rounding: sums over more columns may be made in another order."""
     rng = default_rng(4)
-    truth, groups = rng.integers(0, 2, 60).astype(float), np.sort(rng.integers(0, 9, 60))
+    truth = rng.integers(0, 2, 60).astype(float)
+    groups = np.sort(rng.integers(0, 9, 60))
     given = truth, rng.random(60), groups, True, False
     whole = reranking.RankedRows(*given).intervals()
     monkeypatch.setattr(reranking, "CHUNK", 1)
@@ -208,7 +211,7 @@ def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch):
         assert interval[0] < interval[1]
 
 
-def torn_queries() -> tuple[Dataset, np.ndarray, np.ndarray]:
+def torn_queries():
     """Rows of three queries in turn, and of documents that nobody asks for; unit vectors of both."""
     names = [f"q{row % 3}" if row % 4 else "" for row in range(20)]
     rows = {
@@ -224,19 +227,22 @@ def torn_queries() -> tuple[Dataset, np.ndarray, np.ndarray]:
     return Dataset.from_dict(rows), unit[0], unit[1]
 
 
-QUERIES, DOCUMENTS = ["q1", "q2", "q0"], [f"d{number}" for number in range(11)]
+QUERIES = ["q1", "q2", "q0"]
+DOCUMENTS = [f"d{number}" for number in range(11)]
 
 
 def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by_one(monkeypatch):
     """Scores and ranks are those of all pairs at once; what a query found stands in its first row."""
     rows, asked, there = torn_queries()
     answers = list(ranking.searched(rows, QUERIES, DOCUMENTS, asked, there))
-    cosines, seen = asked @ there.T, set()
+    cosines = asked @ there.T
+    seen = set()
     for row, answer in zip(rows, answers, strict=True):
         if not row["query"]:
             assert answer == {}
             continue
-        own, place = cosines[QUERIES.index(row["query_id"])], DOCUMENTS.index(row["document_id"])
+        own = cosines[QUERIES.index(row["query_id"])]
+        place = DOCUMENTS.index(row["document_id"])
         assert answer["score"] == pytest.approx(own[place])
         assert answer["rank"] == (own >= own[place]).sum()
         assert ("found" in answer) == (row["query_id"] not in seen)
@@ -252,10 +258,11 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
     assert 0 < np.mean(list(alone["ndcg@10"].values())) < 1
 
 
-def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settings) -> Data:
+def read(source, at_a_time, monkeypatch, **settings):
     """The file's rows for text classification, so many of them read at a time."""
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", at_a_time)
-    kind, spec = get_task("text-classification"), DataSpec(source=str(source), **settings)
+    kind = get_task("text-classification")
+    spec = DataSpec(source=str(source), **settings)
     return small.read_data(spec, kind, kind.Options(name=kind.name))
 
 
@@ -303,11 +310,11 @@ LANGUAGES = ["de", "en", None, "en", "de", "en", "en", "de"]
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder, tmp_path_factory) -> Run:
+def run(tiny_encoder, tmp_path_factory):
     return finished(CASE, tiny_encoder, tmp_path_factory.mktemp("by") / "run")
 
 
-def rows() -> list[dict[str, Any]]:
+def rows():
     return [{**row, "language": name} for row, name in zip(CASE.rows(), LANGUAGES, strict=True)]
 
 
@@ -337,7 +344,8 @@ def test_the_command_prints_them(run, tmp_path, capsys):
 
 
 def test_rows_that_are_answered_together_have_none(tmp_path):
-    case, kind = BY_ID["retrieval"], get_task("retrieval")
+    case = BY_ID["retrieval"]
+    kind = get_task("retrieval")
     spec = DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", list(case.rows()))), by="query")
     options = kind.Options.model_validate(case.options)
     small.raises(DataError, r"data\.by: scores by a column", small.read_data, spec, kind, options)
@@ -369,7 +377,8 @@ def test_a_training_scores_them(tiny_encoder, tmp_path):
 
 
 def test_a_report_shows_them_and_runs_are_compared_whatever_columns_they_have(run):
-    predictor, data = load(run.model), Dataset.from_list(rows())
+    predictor = load(run.model)
+    data = Dataset.from_list(rows())
     answers = DiskList(predictor.task.answer(data, predictor.predict_features))
     scores = scored(predictor.task, answers, data, by="language")[1]
     facts = read_facts(run.folder)

@@ -210,7 +210,8 @@ def recipe_by_messages(folder, encoder, source):
         f"data: {{source: {source.name}, validation: 0.2, columns: {{text: Text, label: Status}}}}\n"
         "training: {max_steps: 2}\nverify: false\nexplain: false\n",
     )
-    given, asked = [], []
+    given = []
+    asked = []
     for _ in range(3):
         recipe = load_recipe(file, given)
         try:
@@ -251,7 +252,8 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(encoding, expected
 
 
 def test_a_workbook_is_answered(learned, tmp_path):
-    path, predictor = tmp_path / "a.xlsx", learned.load()
+    path = tmp_path / "a.xlsx"
+    predictor = learned.load()
     workbook(path, ["text", "n"], ["the cat was good", 1], ["the dog was bad\nand it sat", 2.5])
     assert predict(learned.folder, path, tmp_path / "out.xlsx") == 2
     told = predictor(["the cat was good", "the dog was bad\nand it sat"])

@@ -44,7 +44,8 @@ def inputs_of(case, task):
 def answered(case, folder):
     """A case's untrained task, its predictor, the rows, and the answers to them."""
     task = case.task(folder)
-    predictor, rows = predictor_of(task, folder), inputs_of(case, task)
+    predictor = predictor_of(task, folder)
+    rows = inputs_of(case, task)
     return task, predictor, rows, list(task.answer(rows, predictor.predict_features))
 
 
@@ -75,7 +76,8 @@ def test_what_words_add_is_the_difference_to_no_words(name, tiny_encoder):
 
 def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder):
     """Logits of the labels, start and end of the span, the cosine: compared with the answers themselves."""
-    found, kept = {}, {}
+    found = {}
+    kept = {}
     for name in "single-label windows regression similarity-cosent ranking-binary qa".split():
         case = BY_ID[name]
         task = case.task(tiny_encoder)
@@ -205,7 +207,8 @@ def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(ti
     assert not any(add_feature(tokenizer, [one, other], ids, [0, 1, 2, 4, 8, 0, 16, 32, 64, 0]))
     assert [share.score for share in one.shares] == [1, 6, 8]
     assert [share.score for share in other.shares] == [16, 32, 64]
-    tokenizer, text = load_tokenizer(tiny_encoder), "the cat sat on the mat up"
+    tokenizer = load_tokenizer(tiny_encoder)
+    text = "the cat sat on the mat up"
     read = Text(tokenizer, "text", text, words(text))
     ids = tokenizer("the cat sat on the mat", add_special_tokens=False)["input_ids"]
     assert not any(add_feature(tokenizer, [read], ids[:4], [1.0] * 4))

@@ -74,7 +74,8 @@ def scores(answer):
 
 
 def test_load_gives_the_same_predictor(run, exported):
-    ours, theirs = load(run, precision="fp32"), load(exported)
+    ours = load(run, precision="fp32")
+    theirs = load(exported)
     assert (ours.backend, theirs.backend) == ("torch", "onnx")
     assert theirs.task.options == ours.task.options
     for one, other in zip(ours(TEXTS), theirs(TEXTS), strict=True):
@@ -159,9 +160,11 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, request):
     """Cases of other tasks than text-classification, of which there is the run; each graph takes seconds."""
-    found, small = {}, build_encoder(tmp_path_factory.mktemp("small"), layers=1)
+    found = {}
+    small = build_encoder(tmp_path_factory.mktemp("small"), layers=1)
     for case in SOME if request.config.getoption("all") else [case for case in SOME if case.id in OFTEN]:
-        task, folder = case.task(small), tmp_path_factory.mktemp("made") / case.id
+        task = case.task(small)
+        folder = tmp_path_factory.mktemp("made") / case.id
         model = task.model(encoder(small)).eval()
         torch.manual_seed(3)
         for name, parameter in model.named_parameters():
@@ -181,7 +184,8 @@ def made(tmp_path_factory, request):
 )
 def test_answers_are_those_of_torch(case, made):
     ours, graph, folder, rows = made[case.id]
-    task, model = ours.task, ours.model
+    task = ours.task
+    model = ours.model
     theirs = replace(load(folder), batch_size=5)
     found = list(task.answer(rows, theirs.predict_features))
     assert len(found) == len(rows)
@@ -237,7 +241,9 @@ def test_without_torch_every_task_answers_and_what_needs_it_says_so(run, exporte
     rows = {name: each.rows.to_list() for name, each in made.items()} | {"run": TEXTS}
     folders = {name: str(each.folder) for name, each in made.items()} | {"run": str(exported)}
     texts = str(write_rows(tmp_path / "texts.jsonl", [{"id": "a", "text": "the cat was good"}]))
-    space, new, recipe = tmp_path / "space.yaml", str(tmp_path / "new"), str(run / "recipe.yaml")
+    space = tmp_path / "space.yaml"
+    new = str(tmp_path / "new")
+    recipe = str(run / "recipe.yaml")
     space.write_text("training.learning_rate: {type: float, low: 1e-5, high: 1e-4}\n")
     asked = [
         ["train", recipe, "--output-dir", new],
@@ -313,10 +319,14 @@ print(json.dumps(told))
 @pytest.mark.parametrize("opset", [18, 24])
 def test_sequences_have_the_path_of_decode(opset):
     """Hundreds in all: batches of any size and length; the scores of a third are whole numbers, so that paths tie."""
-    rng, tags, count = default_rng(opset), "O B-A I-A B-B I-B".split(), 0
+    rng = default_rng(opset)
+    tags = "O B-A I-A B-B I-B".split()
+    count = 0
     while count < 300:
         ties = count % 3 == 0
-        temperature, batch, words = float(rng.uniform(0.5, 2)), int(rng.integers(1, 40)), int(rng.integers(1, 20))
+        temperature = float(rng.uniform(0.5, 2))
+        batch = int(rng.integers(1, 40))
+        words = int(rng.integers(1, 20))
         temperature = 1.0 if ties else temperature
         parts = [rng.normal(size=shape) for shape in ((5, 5), 5, 5)]
         parts = [part.round() if ties else part for part in parts]
@@ -447,7 +457,8 @@ def test_damaged_folders(exported, tmp_path):
     whole = (exported / "model.onnx").read_bytes()
     refused(exported, tmp_path, whole[: len(whole) // 2], "ONNX Runtime .* rejects it")
     refused(exported, tmp_path, b"", "rejects it|not the graph")
-    opset, operator = onnx.load_from_string(whole), onnx.load_from_string(whole)
+    opset = onnx.load_from_string(whole)
+    operator = onnx.load_from_string(whole)
     opset.opset_import[0].version = 999
     refused(exported, tmp_path, opset.SerializeToString(), "rejects it: .*opset")
     operator.graph.node[-1].op_type = "NoSuchOperator"

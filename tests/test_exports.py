@@ -88,7 +88,8 @@ def test_label_studio_with_entities(tmp_path):
 
 
 def test_label_studio_reads_the_ground_truth_or_else_the_first_annotation(tmp_path):
-    one, other = annotation(region(0, 3, "PER", "Ann")), annotation(region(0, 3, "ORG", "Ann"))
+    one = annotation(region(0, 3, "PER", "Ann"))
+    other = annotation(region(0, 3, "ORG", "Ann"))
     tasks = [task("Ann", one, other), task("Ann", one, {**other, "ground_truth": True})]
     data = get(write(tmp_path / "t.json", tasks))
     assert [tags for _, tags in tagged(data)] == [["B-PER"], ["B-ORG"]]
@@ -99,7 +100,8 @@ def test_label_studio_reads_the_ground_truth_or_else_the_first_annotation(tmp_pa
 
 @pytest.mark.parametrize("counted", ["code points", "UTF-16"])
 def test_label_studio_counts_characters_in_either_way(tmp_path, counted):
-    text, wide = "😀 Ann met 👍👍 Bo\nLee", counted == "UTF-16"
+    text = "😀 Ann met 👍👍 Bo\nLee"
+    wide = counted == "UTF-16"
     results = [
         region(2 + wide, 5 + wide, "PER", "Ann"),
         region(13 + 3 * wide, 19 + 3 * wide, "PER", "Bo\\nLee"),  # how Label Studio writes a line break

@@ -5,8 +5,6 @@ That accumulation, processes and a resumed run change nothing is in test_equival
 
 import math
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -27,7 +25,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.training.train import train
 
 
-def summed(outputs, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
+def summed(outputs, labels, num_items_in_batch):
     """The losses of all tasks, told apart by their labels."""
     if "start_logits" in outputs:
         sides = zip((outputs.start_logits, outputs.end_logits), labels.unbind(1), strict=True)
@@ -40,8 +38,9 @@ def summed(outputs, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
     return F.mse_loss(logits[:, 0], labels, reduction="sum") / num_items_in_batch
 
 
-def recipe_of(identifier: str, encoder: Path, **more) -> Recipe:
-    case, more = BY_ID[identifier], {"training": {"num_train_epochs": 1}, **more}
+def recipe_of(identifier, encoder, **more):
+    case = BY_ID[identifier]
+    more = {"training": {"num_train_epochs": 1}, **more}
     data = {"train": [dict(row) for row in case.rows()]}
     return Recipe(task=case.options, data=data, model={"name": str(encoder), "max_length": 32}, **more)
 
@@ -58,7 +57,7 @@ def test_the_sum_of_the_losses_by_the_count_is_the_tasks_own_loss(identifier, ti
         assert_same_step(plain, first_step_of(divided, tmp_path, compute_loss_func=summed))
 
 
-def probabilities(recipe: Recipe, folder: Path) -> tuple[list[float], list[int]]:
+def probabilities(recipe, folder):
     """Of each training row's label, by the untrained model; and the labels."""
     trainer = trainer_of(recipe, folder)
     batch = trainer.data.examples(trainer.get_train_dataloader().batch_sampler).__getitems__([*range(16)])
@@ -67,7 +66,7 @@ def probabilities(recipe: Recipe, folder: Path) -> tuple[list[float], list[int]]
     return outputs.logits.softmax(1)[torch.arange(16), labels].tolist(), labels.tolist()
 
 
-def balanced(outputs, labels, num_items_in_batch, beta: float, counts: tuple[int, int]):
+def balanced(outputs, labels, num_items_in_batch, beta, counts):
     """Class-balanced loss by the effective number of rows (Cui et al. 2019, equation 10)."""
     weight = torch.tensor([(1 - beta) / (1 - beta**count) for count in counts])
     return F.cross_entropy(outputs.logits, labels, weight, reduction="sum") / num_items_in_batch
@@ -168,7 +167,8 @@ def test_a_loss_beside_a_teachers_or_that_of_other_tasks_is_refused(tiny_encoder
 
 @pytest.mark.parametrize("attachments", [[Twice], Twice, [Twice(), 3]])
 def test_attachments_are_instances(attachments, tiny_encoder, tmp_path):
-    recipe, said = small.recipe(tmp_path, tiny_encoder), "attachments: expected instances of Attachment, found"
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    said = "attachments: expected instances of Attachment, found"
     small.refuses(RecipeError, said, recipe, tmp_path, attachments=attachments)
 
 
@@ -196,7 +196,7 @@ def test_a_run_records_what_it_must_be_resumed_with(tiny_encoder, tmp_path):
 class SameFile(bertkit.Attachment):
     """Saves a file that there is."""
 
-    def save_files(self) -> dict[str, Any]:
+    def save_files(self):
         return {"optimizer.json": 1}
 
 

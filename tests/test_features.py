@@ -151,8 +151,10 @@ LABELS = [1, 0, 1, 0] * 6
 
 
 def test_texts_may_come_as(tiny_encoder):
-    model, texts = features(tiny_encoder), TEXTS[:4]
-    column, frame = np.asarray(texts, dtype=object)[:, None], pd.DataFrame({"review": texts})
+    model = features(tiny_encoder)
+    texts = TEXTS[:4]
+    column = np.asarray(texts, dtype=object)[:, None]
+    frame = pd.DataFrame({"review": texts})
     for kind in (texts, tuple(texts), np.asarray(texts), column, pd.Series(texts, index=list("dcba")), frame):
         assert_array_equal(model.fit_transform(kind), model.transform(texts))
 
@@ -246,7 +248,8 @@ def test_options_never_hit_each_others_vectors(tiny_encoder, tmp_path_factory, o
 
 
 def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, monkeypatch):
-    folder, root = build_encoder(tmp_path / "model", seed=0), tmp_path / "vectors"
+    folder = build_encoder(tmp_path / "model", seed=0)
+    root = tmp_path / "vectors"
     alone = features(folder, cache=False).fit_transform(TEXTS)
     assert not root.exists()  # without a cache nothing is kept
     before = features(folder).fit_transform(TEXTS)
@@ -329,7 +332,8 @@ def small_chunks(monkeypatch):
 def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder, tmp_path, kind):
     table = pd.DataFrame(rows()).to_csv(columns=["text", "n"], index=False)
     content = {".jsonl": rows(), ".json": json.dumps(rows()), ".csv": table}[kind]
-    file, output = write_rows(tmp_path / f"in{kind}", content), tmp_path / "out.parquet"
+    file = write_rows(tmp_path / f"in{kind}", content)
+    output = tmp_path / "out.parquet"
     model = features(tiny_encoder).fit([])
     assert embed_file(model.transform, file, output) == 11
     table = pq.read_table(output)
@@ -396,7 +400,8 @@ def test_a_file_that_grows_meanwhile_is_no_file(tmp_path):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", ["out.parquet", "out.npy"])
 def test_what_fails_half_way_leaves_the_old_output(tmp_path, name):
-    file, output = write_rows(tmp_path / "in.jsonl", rows()), tmp_path / name
+    file = write_rows(tmp_path / "in.jsonl", rows())
+    output = tmp_path / name
     output.write_text("old")
     calls = []
 

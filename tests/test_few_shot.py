@@ -78,7 +78,8 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
     monkeypatch.setattr(head, "words_of", lambda names: [])
     task, runner, examples = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", layout))
     length = np.linalg.norm(examples.vectors, axis=1).mean()
-    x, y = examples.vectors / length, examples.targets
+    x = examples.vectors / length
+    y = examples.targets
     answers = list(task.answer(case.rows(), runner))
     linear = head.fit_head(task, examples, None, seed=0)
     if task.kind == "regression":
@@ -90,7 +91,8 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
     table = np.array([list(answer["scores"].values()) for answer in answers])
     assert_allclose(table, softmax(logits, 1) if exclusive else expit(logits), atol=1e-5)
     weights = np.array([(task.options.class_weights or {}).get(name, 1.0) for name in task.names])
-    coefficients, intercepts = linear.weight * length, linear.bias
+    coefficients = linear.weight * length
+    intercepts = linear.bias
     problems = [(y, coefficients, intercepts, weights)]
     if exclusive and len(task.names) == 2:
         problems = [(y, coefficients[1:] - coefficients[:1], intercepts[1:] - intercepts[:1], weights)]
@@ -143,7 +145,8 @@ def test_the_strength_is_that_of_least_held_out_log_loss_of_many_labels_in_three
 
 
 def test_names_are_rows_only_where_held_out_rows_gain_from_them():
-    rows, centres = clusters(4, 5, 1.0), clusters(4, 1, 0.0)
+    rows = clusters(4, 5, 1.0)
+    centres = clusters(4, 1, 0.0)
     good = fit_linear("single-label", rows, 4, names=centres, seed=3)
     assert good.with_names
     assert by_hand(rows, centres)[good.strength] < min(by_hand(rows, None).values())
@@ -266,7 +269,8 @@ def test_texts_with_a_label_in_common_are_pulled_together(case, tiny_encoder_wit
     monkeypatch.setattr(contrastive, "PASSES", 40)
     monkeypatch.setattr(contrastive, "LEARNING_RATE", 6e-3)
     task = case.task(tiny_encoder_with_dropout)
-    features, found = task.features(case.rows()), []
+    features = task.features(case.rows())
+    found = []
     for _ in range(2 if case is PULLED[0] else 1):
         model = task.model(encoder(tiny_encoder_with_dropout))
         before = {name: value.clone() for name, value in model.named_parameters()}
@@ -285,7 +289,8 @@ def contrast(rows):
     """By how much cosines of rows with a label in common are higher than those of the others."""
     unit = normed(rows.vectors)
     targets = rows.targets if rows.targets.ndim > 1 else np.eye(rows.targets.max() + 1)[rows.targets]
-    alike, other = targets @ targets.T > 0, ~np.eye(len(unit), dtype=bool)
+    alike = targets @ targets.T > 0
+    other = ~np.eye(len(unit), dtype=bool)
     cosines = unit @ unit.T
     return float(cosines[alike & other].mean() - cosines[~alike & other].mean())
 
@@ -293,7 +298,8 @@ def contrast(rows):
 def untrained(case, folder):
     """The case's task, runner and features; vectors of its rows, and of the names of its labels."""
     task = case.task(folder)
-    runner, features = Runner(task, task.model(encoder(folder)), CPU, "fp32", 8), task.features(case.rows())
+    runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 8)
+    features = task.features(case.rows())
     return task, runner, features, head.examples_of(runner, features), head.names_of(runner)
 
 
@@ -303,7 +309,8 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder, monkeypatch)
     monkeypatch.setattr(contrastive, "PROTOTYPES", 0.0)
     case = PULLED[0]
     task, runner, features, rows, names = untrained(case, tiny_encoder)
-    unit, labels = normed((rows + names).vectors), (rows + names).targets
+    unit = normed((rows + names).vectors)
+    labels = (rows + names).targets
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
     model, facts = fit(runner, features, seed=0)
     weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
@@ -389,7 +396,8 @@ def test_it_is_exported(trained, tmp_path):
     export(trained.folder, tmp_path / "onnx")
     assert read_json(tmp_path / "onnx/export.json")["fp32"]["answers_differ"] == 0
     texts = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]
-    ours, theirs = load(trained.folder, precision="fp32")(texts), load(tmp_path / "onnx")(texts)
+    ours = load(trained.folder, precision="fp32")(texts)
+    theirs = load(tmp_path / "onnx")(texts)
     for one, other in zip(ours, theirs, strict=True):
         assert other["scores"] == pytest.approx(one["scores"], abs=1e-5)
         assert other["truncated"] == one["truncated"]

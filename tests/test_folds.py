@@ -3,7 +3,6 @@
 import shutil
 from array import array
 from collections import Counter
-from typing import Any
 
 import pytest
 import small
@@ -19,7 +18,7 @@ from bertkit.data.splits import fold_rows, folds, names_of
 from bertkit.data.table import Origin, Table
 from bertkit.errors import DataError, RecipeError
 from bertkit.files import read_json, sha256, write_text
-from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.report import report_sections
 from bertkit.report.card import card
 from bertkit.report.facts import read_facts
@@ -34,7 +33,7 @@ from bertkit.training.train import train
 LABEL = names_of(Column("label", ""))
 
 
-def table(labels: list[Any], texts: list[str] | None = None, groups: list[int] | None = None) -> Table:
+def table(labels, texts=None, groups=None):
     origin = Origin(["f:"], array("H", [0] * len(labels)), array("q", range(len(labels))), array("q", groups or []))
     return Table({"label": labels, "text": texts or [f"text {n}" for n in range(len(labels))]}, origin)
 
@@ -117,7 +116,7 @@ def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_encoder_with_dropout, tmp_path_factory) -> Recipe:
+def recipe(tiny_encoder_with_dropout, tmp_path_factory):
     """Without a validation split."""
     settings = ("folds=3", "task.labels=[good, bad]", "training.save_strategy=epoch")
     room = tmp_path_factory.mktemp("folds")
@@ -125,7 +124,7 @@ def recipe(tiny_encoder_with_dropout, tmp_path_factory) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def run(recipe, tmp_path_factory) -> Run:
+def run(recipe, tmp_path_factory):
     return train(recipe, tmp_path_factory.mktemp("run") / "run")
 
 
@@ -142,7 +141,8 @@ def test_answers_are_those_of_a_model_trained_on_the_other_rows(recipe, run, tmp
 
 
 def test_without_held_out_rows_the_out_of_fold_score_is_the_one_reported(run):
-    results, lines = run.results, small.read_rows(run.predictions("train-oof"))
+    results = run.results
+    lines = small.read_rows(run.predictions("train-oof"))
     assert list(results["splits"]) == ["train-oof"]
     right = sum(line["answer"]["label"] == line["label"] for line in lines)
     pooled = results["splits"]["train-oof"]
@@ -187,7 +187,8 @@ def test_report_card_and_summary_show_the_folds(run, capsys):
 
 
 def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run):
-    results, lines = run.results, small.read_rows(run.predictions("train-oof"))
+    results = run.results
+    lines = small.read_rows(run.predictions("train-oof"))
     scores = []
     for fold in (1, 2, 3):
         counts = Counter(line["label"] for line in lines if line["fold"] != fold)
@@ -216,7 +217,8 @@ def test_resumed_in_the_second_fold_it_is_the_run_that_was_never_stopped(recipe,
 
 
 def test_a_fold_is_never_continued_with_other_rows(recipe, tmp_path):
-    folder, quick = tmp_path / "run", recipe.with_("training.max_steps=1")
+    folder = tmp_path / "run"
+    quick = recipe.with_("training.max_steps=1")
     cross_validate(quick, folder)
     write_text(folder / "recipe.yaml", to_yaml(other := quick.with_("data.seed=1")))
     with pytest.raises(DataError, match="the folds differ from those this run was started with"):
@@ -230,7 +232,8 @@ def test_cross_validation_alone_writes_the_same_answers_and_continues(recipe, ru
     file = cross_validate(recipe, folder)
     assert file == folder / "predictions/train-oof.jsonl"
     assert sha256(file) == sha256(run.predictions("train-oof"))
-    found, results = read_json(folder / "folds.json"), run.results
+    found = read_json(folder / "folds.json")
+    results = run.results
     assert timeless(found["folds"]) == timeless(results["folds"])
     assert found["train-oof"] == results["splits"]["train-oof"]
     assert not (folder / "model").exists()

@@ -22,7 +22,8 @@ def test_a_recipe_of_plain_values_is_that_of_the_yaml_file(tmp_path):
         "data: {source: sample:sentiment, validation: 0.1}\ntraining: {learning_rate: 1e-4}\nseeds: [1, 2]\n"
     )
     task = {"name": "text-classification", "kind": "multi-label"}
-    model, data = {"name": "some/model", "max_length": np.int64(64)}, {"source": "sample:sentiment", "validation": 0.1}
+    model = {"name": "some/model", "max_length": np.int64(64)}
+    data = {"source": "sample:sentiment", "validation": 0.1}
     rate = {"learning_rate": np.float32(1e-4)}
     recipe = bertkit.Recipe(task=task, model=model, data=data, training=rate, seeds=(1, 2))
     assert recipe.with_(learning_rate=1e-4) == bertkit.load_recipe(file)

@@ -3,12 +3,10 @@
 import itertools
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import small
@@ -62,20 +60,21 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-def text(split: str, number: int, side: int) -> str:
+def text(split, number, side):
     """A sentence that no other place has; one has a quote that is never closed."""
     start = {"train": 0, "dev": 20, "dev_matched": 20, "dev_mismatched": 40}.get(split, 60)
     quote = '"' if number == 2 else ""
     return f"{quote}{small.text(start + number + 8 * side, number % 2)}. {start} {number} {side}"
 
 
-def answer(layout: Layout, number: int) -> str:
+def answer(layout, number):
     return layout.labels[number % len(layout.labels)] if layout.labels else f"{number % 6}.{number % 4 * 2}00"
 
 
-def rows(task: str, split: str) -> list[dict[str, Any]]:
+def rows(task, split):
     """What is to be read of a file, in canonical columns: the oracle of the layouts."""
-    layout, found = LAYOUTS[task], []
+    layout = LAYOUTS[task]
+    found = []
     names = ("text",) if len(layout.inputs) == 1 else ("text_a", "text_b")
     for number in range(SIZES[split.partition("_")[0]]):
         row = {name: text(split, number, side) for side, name in enumerate(names)}
@@ -84,7 +83,7 @@ def rows(task: str, split: str) -> list[dict[str, Any]]:
     return found
 
 
-def lines(layout: Layout, split: str, columns: str, header: bool) -> Iterator[str]:
+def lines(layout, split, columns, header):
     """The lines of a file."""
     names = columns.split()
     if header:
@@ -96,11 +95,11 @@ def lines(layout: Layout, split: str, columns: str, header: bool) -> Iterator[st
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
+def data(tmp_path_factory):
     """The folder of GLUE's files."""
     home = tmp_path_factory.mktemp("GLUE_data")
 
-    def write(path: str, made: Iterator[str], mark: str = ""):
+    def write(path, made, mark=""):
         small.write_rows(home / path, mark + "".join(f"{line}\n" for line in made))
 
     for task, layout in LAYOUTS.items():
@@ -118,7 +117,7 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def glue() -> ModuleType:
+def glue():
     return small.program(ROOT / "benchmarks/glue.py")
 
 
@@ -208,7 +207,8 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     monkeypatch.setattr(seeds, "Clock", partial(Clock, now=lambda: next(ticks)))
     speedrun = small.program(ROOT / "benchmarks/speedrun.py")
     rows = [{"text": f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}."} for n in range(40)]
-    corpus, folder = small.write_rows(tmp_path / "corpus.jsonl", rows), tmp_path / "run"
+    corpus = small.write_rows(tmp_path / "corpus.jsonl", rows)
+    folder = tmp_path / "run"
     tiny = ["training.budget=20s", "training.logging_steps=1", "training.per_device_train_batch_size=4"]
     tiny += ["training.gradient_accumulation_steps=1", "model.config={preset: modernbert-tiny}"]
     tiny += ["model.max_length=32", "data.validation=0.2", "verify=false", "explain=false"]

@@ -42,7 +42,9 @@ def test_the_whole_program(tmp_path):
         assert "failed" not in cell, cell
         assert cell["weights"] == "random"
         for what in ("train", "predict"):
-            ours, theirs = cell[what]["bertkit"], cell[what]["stock"]  # of the same rows
+            # of the same rows
+            ours = cell[what]["bertkit"]
+            theirs = cell[what]["stock"]
             for told in (ours, theirs):
                 assert (len(told["seconds"]), told["peak_bytes"]) == (1, None)
                 assert told["tokens_per_second"] > 4 * told["rows_per_second"] > 0
@@ -59,7 +61,8 @@ def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
     """Of the encoder alone, in attention by the formula; backwards twice as many as forwards."""
     sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     config = BertConfig(vocab_size=50, hidden_size=24, **sizes, attn_implementation="eager")
-    model, flops = BertModel(config, add_pooling_layer=False), module("gpu_cell").flops
+    model = BertModel(config, add_pooling_layer=False)
+    flops = module("gpu_cell").flops
     lengths = np.array([[7, 3], [12, 5]])
     for train in (False, True):
         counter = FlopCounterMode(display=False)

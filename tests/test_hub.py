@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
 import torch
-from cases import CASES, DRAWN, Case
+from cases import CASES, DRAWN
 from fakehub import TOKEN, FakeHub, Fault
 from finished import finished, restate
 from huggingface_hub import ModelCard, constants, parse_eval_result_entries
@@ -40,17 +39,17 @@ ME = "me/model"
 
 
 @pytest.fixture(scope="module")
-def trained(two_seeds, tmp_path_factory) -> Run:
+def trained(two_seeds, tmp_path_factory):
     """A finished run whose card alone may change, as a push names its repository in it."""
     return Run(shutil.copytree(two_seeds.folder, tmp_path_factory.mktemp("hub") / "run"))
 
 
 @pytest.fixture
-def run(trained, tmp_path) -> Run:
+def run(trained, tmp_path):
     return small.copy_of(trained, tmp_path / "run")
 
 
-def answers(source: str | Path, case: Case, revision: str | None = None) -> list[Any]:
+def answers(source, case, revision=None):
     found = load(source, revision=revision, precision="fp32")
     return list(found.task.answer(case.rows(), found.predict_features))
 
@@ -171,7 +170,8 @@ def test_what_an_older_model_left_is_deleted_and_other_things_stay(trained, hub,
     assert "config.json" in hub.files(ME, "trial")
     assert "config.json" not in hub.files(ME)
     assert load(ME, revision="trial")("a cat")
-    first, count = push(trained.folder, ME), len(hub.repos[ME].titles)
+    first = push(trained.folder, ME)
+    count = len(hub.repos[ME].titles)
     assert not set(OLD) & set(hub.files(ME))
     assert set(OTHERS) <= set(hub.files(ME))
     assert push(trained.folder, ME) == Pushed(ME, first.files, [], first.commit, first.url)
@@ -212,22 +212,22 @@ ESCAPED = "".join(f"\\u{ord(each):04x}" for each in TOKEN)
 NESTED = json.dumps({"a": "TOKEN"}).replace("TOKEN", f"\\u{ord(TOKEN[0]):04x}{TOKEN[1:]}")
 
 
-def put(name: str, content: str) -> Damage:
+def put(name, content):
     """What writes this file of the model."""
     return lambda run: (run.model / name).write_text(content)
 
 
-def torn(run: Run):
+def torn(run):
     text = (run.model / "README.md").read_text()
     write_text(run.model / "README.md", text.replace(END, ""))
 
 
-def with_metadata(run: Run):
+def with_metadata(run):
     weights = load_file(run.model / "model.safetensors")
     save_file(weights, run.model / "model.safetensors", {"format": "pt", "from": f"x_{TOKEN[:-1]}"})
 
 
-def several(run: Run):
+def several(run):
     (run.model / "vocab.txt").symlink_to("/etc/hostname")
     torch.save({}, run.model / "model-00001-of-00002.safetensors")
     put("vocab.json", "{")(run)
@@ -277,18 +277,18 @@ def test_what_no_model_folder_has_is_left_out_and_named(run, hub, caplog):
 # --- what people write into the card
 
 
-def write(run: Run, mine: str):
+def write(run, mine):
     text = (run.model / "README.md").read_text()
     kept = re.sub(f"{BEGIN}.*{END}", f"{BEGIN}\n{mine}\n{END}", text, flags=re.DOTALL)
     write_text(run.model / "README.md", kept)
 
 
-def edit_at_the_hub(hub: FakeHub, old: str, new: str):
+def edit_at_the_hub(hub, old, new):
     files = hub.files(ME)
     hub.commit(hub.repos[ME], "main", files | {"README.md": files["README.md"].replace(old.encode(), new.encode())})
 
 
-def there_now(hub: FakeHub) -> str:
+def there_now(hub):
     return yours(hub.files(ME)["README.md"].decode(), "")
 
 
@@ -350,10 +350,8 @@ def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monk
     for name in ("you/private", "you/rows"):
         hub.create(name)
     own = run.recipe
-    model, data = (
-        own.model.model_copy(update={"name": "you/private"}),
-        own.data.model_copy(update={"source": "you/rows"}),
-    )
+    model = own.model.model_copy(update={"name": "you/private"})
+    data = own.data.model_copy(update={"source": "you/rows"})
     private = own.model_copy(update={"model": model, "data": data, "distillation": Distillation(teacher="you/gone")})
     write_text(run.folder / "recipe.yaml", to_yaml(private))
     push(run.folder, ME)
@@ -393,7 +391,7 @@ def test_places_that_can_not_be_no_token_and_no_network(trained, hub, monkeypatc
 # --- faults: docs/hub.md has this as a table
 
 
-def always(pattern: str, act: int | str, **headers: str) -> list[Fault]:
+def always(pattern, act, **headers):
     return [Fault(pattern, act, 10_000, {name.replace("_", "-"): value for name, value in headers.items()})]
 
 
@@ -422,7 +420,8 @@ def test_faults_in_a_push(faults, message, there, run, hub, tmp_path, capfd, cap
 
 
 def test_somebody_else_pushes_at_the_same_time(trained, hub, monkeypatch):
-    repo, real = hub.create(ME), FakeHub.fault
+    repo = hub.create(ME)
+    real = FakeHub.fault
 
     def meddling(self, line):
         if "/commit/" in line and len(repo.commits) == 1:
@@ -442,7 +441,7 @@ def test_somebody_else_pushes_at_the_same_time(trained, hub, monkeypatch):
 
 
 @pytest.fixture
-def there(trained, hub) -> Pushed:
+def there(trained, hub):
     """A model at the Hub, and nothing of it in the cache."""
     return push(trained.folder, ME)
 

@@ -33,9 +33,10 @@ MODULES = {
 
 
 @cache
-def imported(file: Path, *, lazily: bool = True) -> list[str]:
+def imported(file, *, lazily=True):
     """The modules of the package that a file imports, anywhere in it; without `lazily`, as it is imported itself."""
-    names, tree = [], ast.parse(file.read_text())
+    names = []
+    tree = ast.parse(file.read_text())
     for node in ast.walk(tree) if lazily else tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bertkit":
             for alias in node.names:
@@ -46,12 +47,12 @@ def imported(file: Path, *, lazily: bool = True) -> list[str]:
     return names
 
 
-def room(module: str) -> str:
+def room(module):
     """The folder, or file at the root, that a module belongs to."""
     return module.split(".")[1] if "." in module else ""
 
 
-def imports() -> dict[str, set[str]]:
+def imports():
     """Module -> the modules of other rooms that it imports."""
     return {module: {name for name in imported(file) if room(name) != room(module)} for module, file in MODULES.items()}
 

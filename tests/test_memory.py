@@ -7,7 +7,6 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -36,7 +35,7 @@ TRAIN, VALIDATION, TEST = (small.rows("single-label", *place) for place in ((16,
 QUICK = {"epochs": 1, "per_device_train_batch_size": 4, "max_length": 32, "verify": False, "explain": False}
 
 
-def columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+def columns(rows):
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
@@ -55,7 +54,7 @@ LIBRARIES = {
 }
 
 
-def loaded(section) -> dict[str, list[dict[str, Any]]]:
+def loaded(section):
     """The rows by split that a run would train on."""
     spec = bertkit.Recipe(task="text-classification", model="m", data=section).data
     data = load(spec, TextClassification.schema)
@@ -158,7 +157,7 @@ def test_what_is_no_data_is_refused_with_what_to_write(given, message, tmp_path,
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder, tmp_path_factory) -> bertkit.Run:
+def run(tiny_encoder, tmp_path_factory):
     """Trained on frames, of two libraries."""
     data = {"train": pandas.DataFrame(TRAIN), "validation": VALIDATION, "test": polars.DataFrame(TEST)}
     folder = tmp_path_factory.mktemp("memory") / "run"
@@ -370,7 +369,8 @@ def test_a_frame_has_a_column_of_each_label_whatever_the_best_labels_are(run, of
     predictor = run.load()
     best = predictor.with_decisions(top_k=1)
     for row in TEST:
-        table, scores = best.frame(of([row])), best(row)["scores"]
+        table = best.frame(of([row]))
+        scores = best(row)["scores"]
         assert column_names(table) == column_names(predictor.frame(TEST))
         for name in ("bad", "good"):
             (value,) = table[name].to_pylist() if isinstance(table, pa.Table) else table[name]

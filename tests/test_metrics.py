@@ -58,8 +58,10 @@ def of_decisions(truth, chosen, **how):
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_single_label_is_scikit_learns(count):
     rng = default_rng(count)
-    probabilities, truth = softmax_rows(rng, 200, count), rng.integers(0, count, 200)
-    labels, chosen = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
+    probabilities = softmax_rows(rng, 200, count)
+    truth = rng.integers(0, count, 200)
+    labels = [f"l{i}" for i in range(count)]
+    chosen = probabilities.argmax(axis=1)
     scores = metrics.scored("single-label", truth, probabilities, labels).scores
     assert list(scores) == metrics.metric_names("single-label", labels)
     assert json_ready(scores)
@@ -77,8 +79,10 @@ def test_single_label_is_scikit_learns(count):
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_rows_without_a_label_are_wrong_rows_of_another_class(count):
     rng = default_rng(count)
-    probabilities, truth = softmax_rows(rng, 200, count), rng.integers(0, count, 200)
-    labels, likely = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
+    probabilities = softmax_rows(rng, 200, count)
+    truth = rng.integers(0, count, 200)
+    labels = [f"l{i}" for i in range(count)]
+    likely = probabilities.argmax(axis=1)
     chosen = np.where(probabilities.max(axis=1) < 0.6, -1, (likely + (rng.random(200) < 0.2)) % count)
     scores = metrics.scored("single-label", truth, probabilities, labels, chosen).scores
     expected = of_decisions(truth, chosen, labels=range(count), zero_division=0)
@@ -90,8 +94,10 @@ def test_rows_without_a_label_are_wrong_rows_of_another_class(count):
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_multi_label_is_scikit_learns(count):
     rng = default_rng(count)
-    probabilities, truth = rng.random((150, count)), rng.integers(0, 2, (150, count))
-    chosen, labels = (probabilities > 0.4).astype(int), [f"l{i}" for i in range(count)]
+    probabilities = rng.random((150, count))
+    truth = rng.integers(0, 2, (150, count))
+    chosen = (probabilities > 0.4).astype(int)
+    labels = [f"l{i}" for i in range(count)]
     scores = metrics.scored("multi-label", truth, probabilities, labels, chosen).scores
     assert list(scores) == metrics.metric_names("multi-label", labels)
     assert json_ready(scores)
@@ -173,7 +179,8 @@ def test_confusion():
     scores = {"scores": {"a": 0.5, "b": 0.3, "c": 0.2}}
     single = GradedLabels.of("single-label", LABELS, np.array([0, 1, 1]), [{"label": name} | scores for name in "aab"])
     assert single.details()["confusion_matrix"] == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
-    truth, chosen = np.array([[1, 0], [1, 1], [0, 1]]), np.array([[1, 1], [0, 1], [0, 1]])
+    truth = np.array([[1, 0], [1, 1], [0, 1]])
+    chosen = np.array([[1, 1], [0, 1], [0, 1]])
     answers = [{"labels": labels, "scores": {"a": 0.5, "b": 0.5}} for labels in ("ab", "b", "b")]
     ours = GradedLabels.of("multi-label", ["a", "b"], truth, answers).details()["confusion_matrix"]
     assert ours == sk.multilabel_confusion_matrix(truth, chosen).tolist()
@@ -184,10 +191,12 @@ def test_confusion():
 def test_scores_are_the_same_however_many_rows_are_worked_on_at_a_time(kind, monkeypatch):
     rng = default_rng(3)
     if kind == "single-label":
-        table, truth = softmax_rows(rng, 50, 3), rng.integers(0, 3, 50)
+        table = softmax_rows(rng, 50, 3)
+        truth = rng.integers(0, 3, 50)
         answers = [{"label": LABELS[row.argmax()], "scores": dict(zip(LABELS, row, strict=True))} for row in table]
     else:
-        table, truth = rng.random((50, 3)), rng.integers(0, 2, (50, 3))
+        table = rng.random((50, 3))
+        truth = rng.integers(0, 2, (50, 3))
         answers = [assigned_labels(LABELS, row, 0.4) for row in table.tolist()]
     known = {"rows": 99, "gold": np.linspace(1, 0, 99).tolist()} if kind == "single-label" else None  # no sets of sets
 
@@ -205,7 +214,8 @@ def test_scores_are_the_same_however_many_rows_are_worked_on_at_a_time(kind, mon
 @pytest.mark.parametrize("fixed", [0.3, {"a": 0.2, "c": 0.9}])
 def test_fixed_thresholds_decide_again_at_the_fitted_temperature(fixed):
     rng = default_rng(5)
-    table, truth = rng.beta(0.2, 0.2, (60, 3)), rng.integers(0, 2, (60, 3))
+    table = rng.beta(0.2, 0.2, (60, 3))
+    truth = rng.integers(0, 2, (60, 3))
     answers = [assigned_labels(LABELS, row, fixed) for row in table.tolist()]
     fitted = GradedLabels.of("multi-label", LABELS, truth, answers, thresholds=fixed).after_fit()
     assert fitted.temperature > 2
@@ -256,7 +266,8 @@ def features(texts):
 
 
 def test_baselines_of_single_labels_are_scikit_learns():
-    texts, targets = ["lovely food", "awful day", "unknown"], [1, 0, 0]
+    texts = ["lovely food", "awful day", "unknown"]
+    targets = [1, 0, 0]
     found = baselines("single-label", TextRows(TEXTS, IDS), TextRows(texts, targets), NAMES)
     dummy = DummyClassifier(strategy="prior").fit(TEXTS, IDS)
     assert found["majority"] == metrics.scored("single-label", targets, dummy.predict_proba(texts), NAMES).scores
@@ -310,7 +321,8 @@ def test_words_without_marks_are_scikit_learns(texts):
 
 def test_baselines_of_several_labels_are_scikit_learns():
     train = np.array([[i, 1 - i, j % 2] for j, i in enumerate(IDS)])
-    texts, targets = ["lovely food", "awful day"], np.array([[1, 0, 1], [0, 1, 0]])
+    texts = ["lovely food", "awful day"]
+    targets = np.array([[1, 0, 1], [0, 1, 0]])
     labels = ["good", "bad", "odd"]
     found = baselines("multi-label", TextRows(TEXTS, train), TextRows(texts, targets), labels)
     linear = OneVsRestClassifier(LogisticRegression(max_iter=1000)).fit(features(TEXTS), train)
@@ -323,7 +335,9 @@ def test_baselines_of_several_labels_are_scikit_learns():
 
 def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
     rng = default_rng(0)
-    words, labels, weights = [f"word{n}" for n in range(12)], ["one", "two"], {"one": 3.0, "two": 7.0}
+    words = [f"word{n}" for n in range(12)]
+    labels = ["one", "two"]
+    weights = {"one": 3.0, "two": 7.0}
     texts = [" ".join(rng.choice(words, 5)) for _ in range(360)]
     truth = np.array([[f"{word} " in text for word in words[:2]] for text in texts]).astype(int)
     truth[rng.random(truth.shape) < 0.05] = 1
@@ -331,7 +345,8 @@ def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
     parts = [TextRows(texts[part], truth[part]) for part in (train, held, asked)]
     found = baselines("multi-label", parts[0], parts[2], labels, [(parts[0], parts[1])], weights=weights)
     vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts[train])
-    x, tables = [vectors.transform(texts[part]) for part in (train, held, asked)], np.empty((2, 120, 2))
+    x = [vectors.transform(texts[part]) for part in (train, held, asked)]
+    tables = np.empty((2, 120, 2))
     for label, weight in enumerate(weights.values()):
         model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: weight}).fit(x[0], truth[train, label])
         tables[:, :, label] = [model.predict_proba(part)[:, 1] for part in x[1:]]
@@ -351,7 +366,8 @@ def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
     fixed = baselines("multi-label", parts[0], parts[2], labels, [(parts[0], parts[1])], thresholds=1.0)
     assert fixed["tfidf"]["f1_macro"] == 0
     # of one label: parts of rows, each answered by a model of the others; the weights of rows
-    ids, one = truth[:, 0], {"no": 1.0, "yes": 3.0}
+    ids = truth[:, 0]
+    one = {"no": 1.0, "yes": 3.0}
     folds = [TextRows(texts[part], ids[part]) for part in (train, held, asked)]
     found = baselines("single-label", *folds[:2], list(one), [(folds[0], folds[1]), (folds[1], folds[0])], weights=one)
     model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 3}).fit(x[0], ids[train])
@@ -367,7 +383,9 @@ def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
 
 
 def test_regression_is_scikit_learns():
-    train, texts, targets = np.arange(9.0), ["lovely food", "awful day"], [1.0, 7.0]
+    train = np.arange(9.0)
+    texts = ["lovely food", "awful day"]
+    targets = [1.0, 7.0]
     found = baselines("regression", TextRows(TEXTS, train), TextRows(texts, targets), [])
     ridge = Ridge().fit(features(TEXTS), train)
     assert found["tfidf"] == metrics.regression(targets, ridge.predict(features(texts))).scores
@@ -433,7 +451,8 @@ def one_hot_or_softmax(rng, rows, labels):
 def test_weights_of_labels_are_repeated_rows(kind):
     for case in range(100):
         rng = default_rng(case)
-        rows, count = int(rng.integers(1, 25)), int(rng.integers(1, 6))
+        rows = int(rng.integers(1, 25))
+        count = int(rng.integers(1, 6))
         if kind == "single-label":
             truth = rng.choice(rng.integers(0, count, rng.integers(1, count + 1)), rows)  # some labels absent
             given = one_hot_or_softmax(rng, rows, count)

@@ -53,7 +53,8 @@ def test_published_sizes_have_their_parameters(preset, millions):
 
 @pytest.mark.parametrize("size", "tiny mini small medium".split())
 def test_other_sizes_are_those_of_the_bert_of_that_name(size, tiny_encoder):
-    ours, bert = fields_of(tiny_encoder, f"modernbert-{size}"), fields_of(tiny_encoder, size)
+    ours = fields_of(tiny_encoder, f"modernbert-{size}")
+    bert = fields_of(tiny_encoder, size)
     for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
         assert ours[name] == bert[name]
     assert ours["intermediate_size"] == 1.5 * ours["hidden_size"]
@@ -61,7 +62,8 @@ def test_other_sizes_are_those_of_the_bert_of_that_name(size, tiny_encoder):
 
 def test_fields_and_defaults_are_those_of_transformers(tiny_encoder):
     """But for the length, and the rotary base of the global layers, which is ModernBERT's before it was extended."""
-    stock, ours = ModernBertConfig(**SMALL).to_dict(), fields_of(tiny_encoder, FIELDS)
+    stock = ModernBertConfig(**SMALL).to_dict()
+    ours = fields_of(tiny_encoder, FIELDS)
     changed = {name for name in ours if ours[name] != stock.get(name) and not name.endswith("token_id")}
     assert changed == {"vocab_size", "max_position_embeddings", "rope_parameters", "global_attn_every_n_layers"}
     assert ours["rope_parameters"]["full_attention"]["rope_theta"] == 10_000
@@ -80,7 +82,8 @@ def test_fields_and_defaults_are_those_of_transformers(tiny_encoder):
 
 
 def test_ids_are_those_of_the_tokenizer(tiny_encoder):
-    tokenizer, ours = AutoTokenizer.from_pretrained(tiny_encoder), fields_of(tiny_encoder, FIELDS)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_encoder)
+    ours = fields_of(tiny_encoder, FIELDS)
     expected = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -159,7 +162,8 @@ FINE = [case for case in CASES if case.options["name"] != "text2text-generation"
 
 @every([DRAWN[0], *FINE])
 def test_every_task_starts_from_it_and_is_opened_again(case, tiny_encoder, tmp_path):
-    kind, fresh = get_task(case.options["name"]), new(tiny_encoder)
+    kind = get_task(case.options["name"])
+    fresh = new(tiny_encoder)
     tokenizer = fresh.tokenizer(split_special_tokens=not kind.schema.special_tokens)
     options = kind.Options.model_validate(case.options)
     task = prepare(kind, options, tokenizer, case.max_length, case.rows(), case.class_names)
@@ -197,7 +201,8 @@ def test_pairs_and_targets_are_refused(tiny_encoder):
 
 
 def test_its_first_weights_are_those_of_transformers(tiny_encoder):
-    task, fresh = DRAWN[0].task(tiny_encoder), new(tiny_encoder)
+    task = DRAWN[0].task(tiny_encoder)
+    fresh = new(tiny_encoder)
     torch.manual_seed(3)
     ours = task.model(fresh).state_dict()
     torch.manual_seed(3)

@@ -6,8 +6,6 @@ import json
 import shlex
 import shutil
 from collections import Counter
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -31,7 +29,6 @@ from bertkit.engine.multitask import MixedBatches, shares
 from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
-from bertkit.inference.multitask_predictor import MultiTaskPredictor
 from bertkit.recipe.recipe import MultiTaskRecipe, Recipe, load_recipe, read, to_yaml
 from bertkit.report.view import Run
 from bertkit.training.job import prepare_jobs
@@ -41,7 +38,7 @@ from bertkit.training.train import train
 # --- which task is drawn when
 
 
-def mixed(sizes: list[int], mixing="proportional", run: int = 1, **division: int) -> MixedBatches:
+def mixed(sizes, mixing="proportional", run=1, **division):
     """Rows of one token, two to a micro-batch."""
     own = [
         LengthBatches(np.ones(n), np.arange(n), batch_size=2, whole=True, **{"accumulation": run, **division})
@@ -50,7 +47,7 @@ def mixed(sizes: list[int], mixing="proportional", run: int = 1, **division: int
     return MixedBatches(own, sizes, mixing, run=run, seed=division.get("seed", 0))
 
 
-def drawn(batches: MixedBatches, sizes: list[int]) -> list[int]:
+def drawn(batches, sizes):
     """The task of each micro-batch."""
     bounds = np.cumsum(sizes)
     found = [{int(np.searchsorted(bounds, index, side="right")) for index in batch} for batch in batches]
@@ -130,7 +127,7 @@ def test_whole_steps_have_all_their_micro_batches(units, size, accumulation, wor
 # --- the steps
 
 
-def trainer_of(folder: Path, given: dict[str, Any], callback=None, **more) -> Trainer:
+def trainer_of(folder, given, callback=None, **more):
     """A trainer of this recipe's tasks, with these arguments."""
     jobs, _ = prepare_jobs(read(given, None, {}))
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
@@ -138,7 +135,7 @@ def trainer_of(folder: Path, given: dict[str, Any], callback=None, **more) -> Tr
     return Trainer(data, args, callbacks=[callback] if callback else [])
 
 
-def common_name(task: str, parameter: str, model) -> str:
+def common_name(task, parameter, model):
     """A name that the tasks' parameters of the encoder share, and others do not."""
     inside = parameter.removeprefix(f"{model.base_model_prefix}.")
     shared = inside != parameter or (task == "similarity" and not inside.startswith("dense"))
@@ -159,7 +156,8 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder, tm
     examples = trainer.data.examples(trainer.batches)
     fetched = [examples.__getitems__(batch) for batch in [*trainer.batches][:2]]
     (name,) = {batch["task"] for batch in fetched}
-    task, model = trainer.data.tasks[name], alone[name].train()
+    task = trainer.data.tasks[name]
+    model = alone[name].train()
     total = sum(task.loss(task.forward(model, batch), batch) for batch in fetched)
     loss = weights[name] * total / sum(task.count(batch) for batch in fetched)
     loss.backward()
@@ -203,7 +201,8 @@ def test_one_task_is_trained_as_by_itself(name, tiny_encoder_with_dropout, tmp_p
     given = recipe(tiny_encoder_with_dropout, name)
     alone = {**given, **given["tasks"][name]}
     del alone["tasks"]
-    one, other = train(alone, tmp_path / "alone"), train(given, tmp_path / "several").tasks[name]
+    one = train(alone, tmp_path / "alone")
+    other = train(given, tmp_path / "several").tasks[name]
     assert sha256(one.model / "model.safetensors") == sha256(other.model / "model.safetensors")
     predicted = [run.predictions("validation").read_bytes() for run in (one, other)]
     assert predicted[0] == predicted[1]
@@ -222,12 +221,12 @@ EVERY_FOURTH = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eva
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory) -> Path:
+def room(tmp_path_factory):
     return tmp_path_factory.mktemp("multitask")
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder_with_dropout, room) -> Run:
+def run(tiny_encoder_with_dropout, room):
     """All four tasks."""
     return train(recipe(tiny_encoder_with_dropout, *OF, training=EVERY_FOURTH), room / "run")
 
@@ -350,7 +349,8 @@ def test_lora_adapts_the_one_encoder(tiny_encoder, tmp_path):
 
 
 def test_what_is_frozen_stays(tiny_encoder, tmp_path):
-    frozen, short = {"embeddings": True, "layers": 1}, {"num_train_epochs": 1, "eval_strategy": "no"}
+    frozen = {"embeddings": True, "layers": 1}
+    short = {"num_train_epochs": 1, "eval_strategy": "no"}
     given = recipe(tiny_encoder, "sentiment", "similarity", freeze=frozen, training=short)
     given["tasks"]["topics"] = part("multi-label")  # a second classifier, on the same pooler
     done = train(given, tmp_path / "run")
@@ -483,7 +483,7 @@ def test_the_commands(tiny_encoder, tmp_path, capsys):
 
 
 @pytest.fixture
-def passes(monkeypatch) -> list[int]:
+def passes(monkeypatch):
     """The number of texts in each pass of an encoder."""
     seen = []
     forward = transformers.BertModel.forward
@@ -516,7 +516,7 @@ def test_all_tasks_answer_as_each_by_itself(run, passes):
 
 
 @pytest.fixture(scope="module")
-def several(run) -> MultiTaskPredictor:
+def several(run):
     """All tasks of the run. Nobody may change it."""
     return load_tasks(run.folder)
 
@@ -545,7 +545,8 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     assert first == "the cat\\n"
     assert [line.split(":")[0].strip() for line in lines] == list(names)
 
-    rows, out = write_rows(tmp_path / "rows.jsonl", ROWS), tmp_path / "out.jsonl"
+    rows = write_rows(tmp_path / "rows.jsonl", ROWS)
+    out = tmp_path / "out.jsonl"
     assert main(["predict", folder, "--input", str(rows), "--output", str(out)]) == 0
     assert read_rows(out) == [{**row, "answer": all_} for row, all_ in zip(ROWS, several(ROWS), strict=True)]
     renamed = write_rows(tmp_path / "renamed.jsonl", [{"said": text} for text in (*TEXTS, "")])

@@ -4,8 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -37,7 +35,7 @@ SHORTER = {
 USUAL = ("quickstart.ipynb",)  # of those that only run; the others with --all
 
 
-def each_of(paths: set[Path]) -> pytest.MarkDecorator:
+def each_of(paths):
     """A test of each of these notebooks; without --all, of those of `USUAL`."""
     marks = {path: () if path.name in USUAL else pytest.mark.rare for path in paths}
     return pytest.mark.parametrize("path", [pytest.param(p, id=p.name, marks=marks[p]) for p in sorted(paths)])
@@ -58,7 +56,7 @@ def kernel(tmp_path, monkeypatch):
     (kernel / "kernel.json").write_text(f'{{"argv": {command}, "display_name": "Python 3", "language": "python"}}')
 
 
-def outputs(path: Path, folder: Path, first: str = "") -> list[list[Any]]:
+def outputs(path, folder, first=""):
     """Run the notebook in this folder; the outputs of each code cell. first: what its first cell begins with."""
     notebook = nbformat.read(path, as_version=4)
     next(cell for cell in notebook.cells if cell.cell_type == "code").source = first + next(
@@ -77,7 +75,7 @@ def outputs(path: Path, folder: Path, first: str = "") -> list[list[Any]]:
     return [cell.outputs for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
 
 
-def printed(path: Path, folder: Path) -> str:
+def printed(path, folder):
     """Run the notebook in this folder; what it prints."""
     every = [output for each in outputs(path, folder) for output in each]
     return "".join(output.text for output in every if output.output_type == "stream")

@@ -1,7 +1,6 @@
 """Muon: which weights, each step, settings, and what they are not for."""
 
 import re
-from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -38,7 +37,7 @@ ALBERT_LAYER = [
 ]
 
 
-def model_of(kind: str) -> nn.Module:
+def model_of(kind):
     """A small model of this kind with two layers."""
     if kind == "bert":
         return BertForPreTraining(BertConfig(**SIZES))
@@ -109,13 +108,11 @@ class Updates(TrainerCallback):
         self.taken.append((self.before, self.gradients, copies(model.named_parameters())))
 
 
-def copies(named) -> dict[str, torch.Tensor]:
+def copies(named):
     return {name: tensor.detach().clone() for name, tensor in named}
 
 
-def by_hand(
-    weights: dict[str, nn.Parameter], rate: float | None, momentum: float, chain: float
-) -> Iterator[torch.optim.Optimizer]:
+def by_hand(weights, rate, momentum, chain):
     """torch's own optimizers of the same parameters; of each group that Trainer makes, by names."""
     for name, weight in weights.items():
         decay = 0.0 if "bias" in name or "LayerNorm" in name else 0.3  # torch's own default is 0.1
@@ -144,7 +141,8 @@ def test_steps_are_those_of_torch(identifier, more, tiny_encoder, tmp_path):
     trainer = made(BY_ID[identifier], tiny_encoder, args, callbacks=[updates])
     trainer.train()
     weights = {name: nn.Parameter(weight.clone()) for name, weight in updates.taken[0][0].items()}
-    rate, momentum = more.get("muon_learning_rate"), more.get("muon_momentum", 0.95)
+    rate = more.get("muon_learning_rate")
+    momentum = more.get("muon_momentum", 0.95)
     chain = max(trainer.data.learner.learning_rate_factors.values(), default=1.0)
     optimizers = list(by_hand(weights, rate, momentum, chain))
     for before, gradients, after in updates.taken:
@@ -176,7 +174,8 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder, tmp_path):
 )
 def test_stable_adamw_is_saved_and_loaded_too(tmp_path):
     """Its groups hold tensors, and its states values that are none."""
-    kind, weights = pytest.importorskip("optimi").StableAdamW, [nn.Parameter(torch.ones(3, 4)) for _ in range(2)]
+    kind = pytest.importorskip("optimi").StableAdamW
+    weights = [nn.Parameter(torch.ones(3, 4)) for _ in range(2)]
     optimizers = [kind([weight], lr=1e-2) for weight in weights]
     schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: 1 / (step + 1)) for each in optimizers]
 

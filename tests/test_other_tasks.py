@@ -33,7 +33,7 @@ class Mine(TextClassification):
 """
 
 
-def install(folder: Path, package: str, module: str, announced: str, code: str):
+def install(folder, package, module, announced, code):
     """A package as pip leaves it. announced: its entry point."""
     name, _, value = announced.partition(" = ")
     about = {"name": package, "version": "1.2", "entry-points": {"bertkit.tasks": {name: value}}}
@@ -48,7 +48,7 @@ def own(monkeypatch):
 
 
 @pytest.fixture
-def packages(tmp_path, own, monkeypatch) -> Path:
+def packages(tmp_path, own, monkeypatch):
     """One good package, and several that cannot be used."""
     folder = tmp_path / "packages"
     install(folder, "acme-tasks", "acme", "shouting = acme:Mine", MODULE.format(name="shouting"))
@@ -76,7 +76,8 @@ def test_a_package_announces_a_task_and_one_that_cannot_be_used_is_refused_by_it
     }.items():
         small.raises(RecipeError, why, get_task, name)
         small.raises(RecipeError, why, bertkit.Recipe, task=name, model=tiny_encoder, data="sample:sentiment")
-    one, several = json_schema()["else"]["properties"]["task"], json_schema()["$defs"]["TaskPart"]["properties"]["task"]
+    one = json_schema()["else"]["properties"]["task"]
+    several = json_schema()["$defs"]["TaskPart"]["properties"]["task"]
     names = [*tasks.OURS, "shouting"]
     assert [*one["discriminator"]["mapping"]] == sorted(names)
     assert len(several["oneOf"]) == sum(get_task(name).shares_encoder for name in names)
@@ -85,7 +86,7 @@ def test_a_package_announces_a_task_and_one_that_cannot_be_used_is_refused_by_it
     assert "nothing_of_this_name" in listed["torn"]
 
 
-def outside(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+def outside(code, *paths):
     """What a process with these folders on its path, and no others but bertkit's, does with the code."""
     path = os.pathsep.join(map(str, [*paths, Path(bertkit.__file__).parent.parent]))
     command = [sys.executable, "-c", f"import sys, bertkit.cli.main as cli; sys.exit(cli.main({code}))"]

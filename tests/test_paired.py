@@ -51,7 +51,8 @@ def score(truth, table):
 
 @pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (1, 0), (3, 9), (9, 3), (10, 10), (0, 6)])
 def test_mcnemar_is_the_exact_binomial_test(only_first, only_second):
-    n, k = only_first + only_second, min(only_first, only_second)
+    n = only_first + only_second
+    k = min(only_first, only_second)
     tail = 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n  # as statsmodels' mcnemar(exact=True)
     assert mcnemar(only_first, only_second) == pytest.approx(min(1, tail))
 
@@ -59,7 +60,8 @@ def test_mcnemar_is_the_exact_binomial_test(only_first, only_second):
 def test_each_resample_is_scored_for_both():
     truth, good, bad = labels_of(30, 1)
     found = differences(score(truth, bad), score(truth, good))
-    rng, drawn = default_rng(0), []
+    rng = default_rng(0)
+    drawn = []
     for _ in range(RESAMPLES):
         rows = rng.integers(0, 30, 30)
         drawn.append([accuracy(truth[rows], table[rows].argmax(axis=1)) for table in (bad, good)])
@@ -74,7 +76,8 @@ def test_each_resample_is_scored_for_both():
 def test_randomisation_approaches_the_exact_permutation_test():
     truth, good, bad = labels_of(10, 3)
     both = score(np.tile(truth, 2), np.concatenate([bad, good]))
-    first, second = bad.argmax(axis=1), good.argmax(axis=1)
+    first = bad.argmax(axis=1)
+    second = good.argmax(axis=1)
 
     def gap(exchanged):
         sides = np.where(exchanged, second, first), np.where(exchanged, first, second)
@@ -101,7 +104,8 @@ def test_runs_of_every_task_are_compared(case, tiny_encoder, tmp_path):
     first, second = (
         read_facts(finished(case, tiny_encoder, tmp_path / f"{seed}", seed=seed).folder) for seed in (3, 4)
     )
-    pair, same = compared(first, second, NAMES), compared(first, first, NAMES)
+    pair = compared(first, second, NAMES)
+    same = compared(first, first, NAMES)
     for found, sides in ((pair, (first, second)), (same, (first, first))):
         scores = [each.scores["metrics"] for each in sides]
         for name, each in found.metrics.items():
@@ -271,7 +275,8 @@ def test_the_split_that_all_runs_have_is_compared(runs, tmp_path):
     results["splits"]["test"] = results["splits"]["validation"]
     (both / "results.json").write_text(json.dumps(results))
     data = read_json(both / "data.json")
-    data["fingerprints"]["test"], data["rows"]["test"] = "1" * 64, 8
+    data["fingerprints"]["test"] = "1" * 64
+    data["rows"]["test"] = 8
     (both / "data.json").write_text(json.dumps(data))
     _, (pair,) = compare([runs[0], both], tmp_path / "page.html")
     assert pair.rows == "Compared on 8 rows of validation that both runs have answered."

@@ -7,9 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import serving
@@ -26,7 +24,7 @@ PLUGIN = TESTS / "plugin"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def installed(tmp_path_factory):
     """The package in a folder of the path, as pip leaves it there, for this process and those that it starts."""
     folder = tmp_path_factory.mktemp("site")
     small.install(folder, tomllib.loads((PLUGIN / "pyproject.toml").read_text()))
@@ -39,9 +37,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def recipe(tiny_encoder, tmp_path_factory):
     """Words whose number is how many letters they have, divided by five."""
-    folder, rows = tmp_path_factory.mktemp("rows"), []
+    folder = tmp_path_factory.mktemp("rows")
+    rows = []
     for number in range(24):
         words = small.text(number, number % 2).split()
         rows.append({"tokens": words, "numbers": [len(word) / 5 for word in words]})
@@ -53,19 +52,19 @@ def recipe(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 @pytest.fixture(scope="module")
-def extras() -> Any:
+def extras():
     from word_numbers import extras
 
     return {"compute_loss_func": extras.huber, "attachments": [extras.Noise()], "metrics": [extras.Within()]}
 
 
 @pytest.fixture(scope="module")
-def run(recipe: dict[str, Any], extras: Any, tmp_path_factory: pytest.TempPathFactory) -> bertkit.Run:
+def run(recipe, extras, tmp_path_factory):
     return bertkit.train(recipe, tmp_path_factory.mktemp("plugin") / "run", **extras)
 
 
 @pytest.mark.parametrize(("suite", "least"), [("test_task_contract", 20), ("test_equivalence", 2)])
-def test_the_contract_suite_runs_over_it(suite: str, least: int) -> None:
+def test_the_contract_suite_runs_over_it(suite, least):
     paths = os.pathsep.join([str(PLUGIN), os.environ["PYTHONPATH"]])
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-p", "plugin_cases"]
     found = subprocess.run(
@@ -77,13 +76,14 @@ def test_the_contract_suite_runs_over_it(suite: str, least: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
-def test_what_ours_can_do_it_can_do(run: bertkit.Run, recipe: dict[str, Any], tmp_path: Path, hub: Any) -> None:
+def test_what_ours_can_do_it_can_do(run, recipe, tmp_path, hub):
     assert run.results["verified"]
     assert run.metrics("test")["pearson"] > 0.5
     assert 0 < run.metrics("test")["within"] <= 1
     names = ["compute_loss_func=word_numbers.extras.huber", "word_numbers.extras.Noise"]
     assert json.loads((run.folder / "environment.json").read_text())["attachments"] == names
-    page, card = (run.folder / "report.html").read_text(), (run.model / "README.md").read_text()
+    page = (run.folder / "report.html").read_text()
+    card = (run.model / "README.md").read_text()
     assert all(text in page for text in ("pearson", *names))
     assert "bertkit.load(" in card or "load(" in card
     assert "farthest" in page or "off by" in page
@@ -110,7 +110,7 @@ def test_what_ours_can_do_it_can_do(run: bertkit.Run, recipe: dict[str, Any], tm
     assert bertkit.load("me/model")("the cat was good")["words"] == answer["words"]
 
 
-def test_a_process_without_the_package_names_it(run: bertkit.Run) -> None:
+def test_a_process_without_the_package_names_it(run):
     code = f"import bertkit; bertkit.load({str(run.folder)!r})"
     environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -118,13 +118,11 @@ def test_a_process_without_the_package_names_it(run: bertkit.Run) -> None:
     assert found.stderr.rstrip().endswith(f"{what}\n    pip install word-numbers")
 
 
-def test_an_interrupted_run_goes_on_with_its_loss_and_its_attachment(
-    run: bertkit.Run, recipe: dict[str, Any], extras: Any, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_goes_on_with_its_loss_and_its_attachment(run, recipe, extras, tmp_path):
     from transformers import TrainerCallback
 
     class Stop(TrainerCallback):
-        def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_epoch_end(self, args, state, control, **_):
             if state.epoch >= 3:
                 raise RuntimeError("enough")
 
@@ -135,7 +133,7 @@ def test_an_interrupted_run_goes_on_with_its_loss_and_its_attachment(
     assert (resumed.model / "model.safetensors").read_bytes() == (run.model / "model.safetensors").read_bytes()
 
 
-def test_its_reader_reads_standoff_files(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_its_reader_reads_standoff_files(tiny_encoder, tmp_path):
     for split in ("train", "validation"):
         for number in range(3):
             (tmp_path / f"{split}-{number}.txt").write_text("the cat sat on the mat .\nthe dog ran .\n")

@@ -37,7 +37,8 @@ def test_a_signal_ends_a_command_and_removes_its_temporary_files(tmp_path):
 
 def test_a_training_that_is_stopped_leaves_no_temporary_files(tiny_encoder, tmp_path):
     (temporary := tmp_path / "temporary").mkdir()
-    file, folder = small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run"
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    folder = tmp_path / "run"
     words = ["train", file, "--output-dir", folder, "training.num_train_epochs=1000", "training.logging_steps=1"]
     environment = os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen([sys.executable, "-m", "bertkit", *map(str, words)], env=environment) as process:

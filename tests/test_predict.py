@@ -12,9 +12,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -36,14 +34,13 @@ from bertkit.inference import progress
 from bertkit.inference.display import answer_line
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predictor import Predictor, load
-from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
 
 COUNT = 13
 
 
 @pytest.fixture(scope="module")
-def predictor(learned) -> Predictor:
+def predictor(learned):
     """In fp32, where different texts have different scores."""
     return load(learned.folder, precision="fp32")
 
@@ -55,7 +52,7 @@ def fp32(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def pairs(tiny_encoder) -> Predictor:
+def pairs(tiny_encoder):
     """A predictor of pairs whose recipe maps the columns to names of its own."""
     task = BY_ID["pair"].task(tiny_encoder)
     transformers.set_seed(1)
@@ -68,14 +65,15 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(TextClassification, "chunk_size", 5)
 
 
-def made() -> list[dict[str, Any]]:
+def made():
     """Rows with columns that the model does not know, as text."""
     return [{"id": f"row {n}", "text": small.text(n, n % 2).strip(), "empty": ""} for n in range(COUNT)]
 
 
-def write(path: Path) -> Path:
+def write(path):
     """`made()` as the format that the file's name says."""
-    frame, kind = pd.DataFrame(made()), path.suffixes[0]
+    frame = pd.DataFrame(made())
+    kind = path.suffixes[0]
     if kind == ".parquet":
         frame.to_parquet(path)
     elif kind in (".csv", ".tsv"):
@@ -85,7 +83,7 @@ def write(path: Path) -> Path:
     return path
 
 
-def answer_file(learned: Run, file: Path | str, output: Path | None, **columns: str) -> int:
+def answer_file(learned, file, output, **columns):
     return bertkit.predict(learned.folder, file, output, columns=columns)
 
 
@@ -118,7 +116,8 @@ def test_no_cell_of_a_csv_is_a_formula(raw_cells, predictor, learned, tmp_path, 
     caplog.set_level("INFO", "bertkit")
     texts = ["=1+1", "+49 30 1", "@SUM(A1)", "- a cat", "'=1", "\ta cat", "a\x1bcat\r\ndog", "a=b"]
     rows = [{"text": text, "score": "-3,5", "count": "+4"} for text in texts]
-    source, out = small.write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.csv"
+    source = small.write_rows(tmp_path / "rows.jsonl", rows)
+    out = tmp_path / "out.csv"
     bertkit.predict(learned.folder, source, out, raw_cells=raw_cells)
     with out.open(newline="") as file:
         told = list(csv.DictReader(file))
@@ -141,7 +140,8 @@ def test_a_line_of_stdin_is_answered_before_the_next_is_written(learned):
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
                 told = json.loads(process.stdout.readline())
-                answer, same = told.pop("answer"), predictor(expected)
+                answer = told.pop("answer")
+                same = predictor(expected)
                 assert (told, answer["label"], list(answer)) == (expected, same["label"], list(same))
                 assert answer["scores"] == pytest.approx(same["scores"], abs=1e-6)  # another process rounds otherwise
             process.send_signal(signal.SIGINT)
@@ -179,7 +179,7 @@ def test_columns_are_found_under_the_names_that_are_given(predictor, learned, tm
     assert labels == ["bad", "good"]
 
 
-def refused(predictor: Predictor, learned: Run, file: Path | str, output: Path, **columns: str) -> str:
+def refused(predictor, learned, file, output, **columns):
     """The message of a DataError, after which there is no output and nothing half-written."""
     before = set(output.parent.iterdir())
     message = small.message_of(DataError, answer_file, learned, file, output, **columns)
@@ -189,7 +189,9 @@ def refused(predictor: Predictor, learned: Run, file: Path | str, output: Path, 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_what_can_not_be_answered_leaves_no_output(predictor, learned, tmp_path):
-    file, out, rows = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", made()
+    file = tmp_path / "rows.jsonl"
+    out = tmp_path / "out.jsonl"
+    rows = made()
     missing = [{"text": text} for text in ("a", None, "b", None)]
     for wrong, part in (
         ([{"sentence": "a"}], "no text in this row"),
@@ -227,7 +229,8 @@ def test_a_csv_is_not_answered_over_its_own_answers(predictor, learned, tmp_path
 def test_each_label_has_a_column_whatever_the_best_labels_are(first, suffix, predictor, learned, tmp_path):
     """The best label of the first row is in turn each of the two."""
     rows = sorted(made(), key=lambda row: predictor(row["text"])["label"] != first)
-    file, out = small.write_rows(tmp_path / "a.jsonl", rows), tmp_path / f"out{suffix}"
+    file = small.write_rows(tmp_path / "a.jsonl", rows)
+    out = tmp_path / f"out{suffix}"
     best = predictor.with_decisions(top_k=1)
     told = [answer["scores"] for answer in best([row["text"] for row in rows])]
     assert [*told[0]] == [first] != [*told[-1]]
@@ -249,7 +252,8 @@ def test_each_label_has_a_column_whatever_the_best_labels_are(first, suffix, pre
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
 def test_a_full_disk_names_the_output(predictor, learned, tmp_path, name):
-    file, out = write(tmp_path / "a.jsonl"), tmp_path / name
+    file = write(tmp_path / "a.jsonl")
+    out = tmp_path / name
     with pytest.raises(OSError, match="File too large") as error, small.largest_file(500):
         answer_file(learned, file, out)
     assert error.value.filename == str(out)
@@ -337,7 +341,8 @@ def test_every_task_marks_texts_that_it_cannot_read(case, tiny_encoder, tmp_path
         many = "zzz " * (2 if column == "question" else 60)
         rows += [readable | {column: text} for text in ("", " \u200b", "zzz qqq", many, ".", "zzz .")]
     answers = predictor(rows)
-    empty, unreadable = [True, True, False, False, False, False], [False, False, True, True, False, False]
+    empty = [True, True, False, False, False, False]
+    unreadable = [False, False, True, True, False, False]
     assert [answer["empty"] for answer in answers] == [False, *empty * len(columns)]
     assert [answer["unreadable"] for answer in answers] == [False, *unreadable * len(columns)]
 
@@ -443,7 +448,7 @@ def test_any_rows_are_answered_or_refused(rows, predictor):
         assert len(predictor(rows)) == len(rows)
 
 
-def classifier(encoder: Path, folder: Path, **config) -> Path:
+def classifier(encoder, folder, **config):
     """A classifier that bertkit did not train."""
     transformers.set_seed(1)
     more = {"initializer_range": 1.0, **config}
@@ -503,7 +508,8 @@ def test_every_command_that_may_take_long_says_how_far_it_is(learned, tiny_encod
     monkeypatch.setattr(progress, "EVERY", 0.0)
     monkeypatch.setattr("bertkit.inference.embed.CHUNK", 1)
     file = small.write_rows(tmp_path / "rows.jsonl", [{"id": n, "text": f"the cat {n}"} for n in "abc"])
-    to, store = tmp_path / "out.jsonl", ("--store", tmp_path / "store")
+    to = tmp_path / "out.jsonl"
+    store = ("--store", tmp_path / "store")
     for noun, *words in (
         ("rows", "predict", learned.folder, "--input", file, "--output", to),
         ("batch", "evaluate", learned.folder),

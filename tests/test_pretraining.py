@@ -234,7 +234,8 @@ def test_plain_transformers_opens_it(case, tiny_encoder, tmp_path):
 
 
 def test_errors_say_what_to_do(tiny_encoder):
-    tokenizer, options = load_tokenizer(tiny_encoder), PretrainingOptions(name="pretraining")
+    tokenizer = load_tokenizer(tiny_encoder)
+    options = PretrainingOptions(name="pretraining")
 
     def check(rows):
         prepare(Pretraining, options, tokenizer, 32, rows, [])

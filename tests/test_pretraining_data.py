@@ -66,7 +66,8 @@ def unmasked(example):
 
 def segments(example, sep):
     """The pieces of A and of B; of A alone where there is no B."""
-    pieces, parts = unmasked(example)[1:-1], [[]]
+    pieces = unmasked(example)[1:-1]
+    parts = [[]]
     for piece in pieces:
         if piece == sep:
             parts.append([])
@@ -283,13 +284,15 @@ def test_a_text_with_the_mask_token_is_a_cloze(made):
 def test_next_sentence_pairs_are_what_their_labels_say(made):
     _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp="nsp")
-    chunks, own = features["input_ids"][:], features["row"][:]
+    chunks = features["input_ids"][:]
+    own = features["row"][:]
     starts = defaultdict(set)  # rows where a run of pieces stands at the beginning of a sentence
     for feature in features.to_list():
         ends = [0, *itertools.accumulate(feature["sentences"])]
         for start in ends[:-1]:
             starts[tuple(feature["input_ids"][start : start + 6])].add(feature["row"])
-    labels, cut = Counter(), 0
+    labels = Counter()
+    cut = 0
     drawing = Masking(tokenizer, nsp="nsp")
     for epoch in range(2_500 // len(features) + 1):
         for index, example in enumerate(drawn(features, drawing, epoch)):
@@ -316,7 +319,8 @@ def test_neither_length_nor_an_unfinished_sentence_tells_strange_from_real(made)
     _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp="nsp", short_sequences=0.0)
     stop = tokenizer.convert_tokens_to_ids(".")
-    lengths, finished = defaultdict(list), defaultdict(list)
+    lengths = defaultdict(list)
+    finished = defaultdict(list)
     for example in drawn(features, Masking(tokenizer, nsp="nsp")):
         second = segments(example, tokenizer.sep_token_id)[1]
         lengths[example["next_sentence_label"]].append(example["length"])
@@ -338,7 +342,8 @@ def test_a_cloze_is_never_the_other_segment(made):
     documents, _, tokenizer = made
     texts = [documents[0], documents[1], *[f"a [MASK] b {i}" for i in range(200)]]
     features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, LENGTH, nsp="nsp")
-    drawing, mask = Masking(tokenizer, nsp="nsp"), tokenizer.mask_token_id
+    drawing = Masking(tokenizer, nsp="nsp")
+    mask = tokenizer.mask_token_id
     pairs = [example for epoch in range(20) for example in drawn(features, drawing, epoch) if example["row"] < 2]
     assert all(mask not in unmasked(example) for example in pairs)
     assert {0, 1} == {example["next_sentence_label"] for example in pairs}
@@ -346,7 +351,8 @@ def test_a_cloze_is_never_the_other_segment(made):
 
 def test_segments_have_their_types_and_special_tokens(made):
     _, rows, tokenizer = made
-    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    cls = tokenizer.cls_token_id
+    sep = tokenizer.sep_token_id
     for nsp, count in (("nsp", 2), ("none", 1)):
         features = encode_documents(rows, tokenizer, LENGTH, nsp=nsp)
         for example in drawn(features, Masking(tokenizer, nsp=nsp)):
@@ -381,7 +387,8 @@ def test_masks_have_the_shares_of_the_paper(made, whole_word):
         assert not specials & set(own)
         assert example["labels"][0] == example["labels"][-1] == -100
         assert len(own) <= max(1, round(0.15 * usable)) or whole_word
-        free, chosen = free + usable, chosen + len(own)
+        free = free + usable
+        chosen = chosen + len(own)
         for piece, label in zip(example["input_ids"], example["labels"], strict=True):
             if label != -100:
                 masked += piece == tokenizer.mask_token_id
@@ -395,7 +402,8 @@ def test_masks_have_the_shares_of_the_paper(made, whole_word):
 def test_random_pieces_are_any_ordinary_ones(made):
     _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp="none")
-    drawing, found = Masking(tokenizer, nsp="none", mask_probability=1.0), Counter()
+    drawing = Masking(tokenizer, nsp="none", mask_probability=1.0)
+    found = Counter()
     for example in (example for epoch in range(4) for example in drawn(features, drawing, epoch)):
         pairs = zip(example["input_ids"], example["labels"], strict=True)
         found.update(piece for piece, label in pairs if label not in (-100, piece) and piece != tokenizer.mask_token_id)
@@ -437,7 +445,8 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
 
 
 def test_whole_words_of_a_script_without_blanks_are_tokens_and_as_many_as_asked_for():
-    letters, rng = "กขคงจิีึาะ", random.Random(0)
+    letters = "กขคงจิีึาะ"
+    rng = random.Random(0)
     vocab = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), "a", "##b"]
     tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate(vocab)}, strip_accents=False)
     texts = [" ".join("".join(rng.choices(letters, k=30)) for _ in range(3)) for _ in range(60)]
@@ -478,7 +487,8 @@ def test_an_example_is_a_function_of_seed_epoch_and_index(made, nsp, masks):
         together = drawing(source, np.asarray(indices)[order], 5, 2)
         for place, index in enumerate(order):
             assert {name: [values[place]] for name, values in together.items()} == alone[index]
-    other_epoch, other_seed = drawing(features, indices, 5, 3), drawing(features, indices, 6, 2)
+    other_epoch = drawing(features, indices, 5, 3)
+    other_seed = drawing(features, indices, 6, 2)
     same = [example["input_ids"][0] for example in alone]
     for other in (other_epoch, other_seed):
         assert sum(a == b for a, b in zip(same, other["input_ids"], strict=True)) < 0.05 * len(indices)

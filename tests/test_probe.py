@@ -1,12 +1,11 @@
 """What `check` and `train` find out about a model by letting it read a few texts."""
 
 import json
-from pathlib import Path
 
 import pytest
 import small
 import torch
-from cases import BY_ID, CASES, Case, encoder, every
+from cases import BY_ID, CASES, encoder, every
 from finished import finished
 from test_qa_windows import by_bytes
 
@@ -17,12 +16,12 @@ from bertkit.inference.predictor import load
 from bertkit.inference.probe import padding_findings
 
 
-def tokenizer_says(folder: Path, **fields):
+def tokenizer_says(folder, **fields):
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(read_json(file) | fields))
 
 
-def probed(case: Case, folder: Path) -> list[str]:
+def probed(case, folder):
     task = case.task(folder)
     return [finding.what for finding in padding_findings(task, task.model(encoder(folder)))]
 
@@ -100,7 +99,8 @@ def test_a_long_text_is_read_the_same_before_and_after_a_short_one(tiny_encoder,
     sizes = {"block_size": 4, "num_random_blocks": 1, "initializer_range": 0.5}
     folder = small.of_family("big_bird", tiny_encoder, tmp_path / "big_bird", **sizes)
     model = BY_ID["single-label"].task(folder).model(encoder(folder)).eval()
-    short, long = torch.full((1, 8), 7), torch.arange(5, 41)[None]
+    short = torch.full((1, 8), 7)
+    long = torch.arange(5, 41)[None]
     with torch.inference_mode():
         before = model(input_ids=long).logits
         model(input_ids=short)

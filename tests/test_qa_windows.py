@@ -3,7 +3,6 @@
 import random
 import re
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import tokenizers
@@ -55,22 +54,22 @@ def by_metaspace():
     return _fast(backend, model_input_names=["input_ids", "token_type_ids", "attention_mask"])
 
 
-def _fast(backend, model_input_names: list[str]):
+def _fast(backend, model_input_names):
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=True))
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=model_input_names, **names)
 
 
 @pytest.fixture(scope="session")
-def kinds(tiny_encoder) -> dict[str, Any]:
+def kinds(tiny_encoder):
     """The three kinds of tokenizers by name."""
     return {"wordpiece": load_tokenizer(tiny_encoder), "bytes": by_bytes(), "metaspace": by_metaspace()}
 
 
-def encode(tokenizer, question: str, context: str, max_length: int = 24, stride: int = 4) -> dict[str, list[Any]]:
+def encode(tokenizer, question, context, max_length=24, stride=4):
     return encode_pairs(tokenizer, [question], tokenize(tokenizer, [context]), max_length=max_length, stride=stride)
 
 
-def qa(tokenizer, max_length: int = 24, **options) -> QuestionAnswering:
+def qa(tokenizer, max_length=24, **options):
     given = {"name": "question-answering", "unanswerable": True, "stride": 4, **options}
     return QuestionAnswering(QuestionAnsweringOptions.model_validate(given), tokenizer, max_length)
 
@@ -181,7 +180,9 @@ def test_gold_positions_point_at_the_answer(kind, context, data, kinds):
     (pieces,) = tokenize(task.tokenizer, [context])
     wanted = [i for i in range(len(pieces.ids)) if pieces.starts[i] < start + len(answer) and pieces.ends[i] > start]
     for window in features:
-        low, high, shift = window["low"], window["low"] + window["count"], window["low"] - window["place"]
+        low = window["low"]
+        high = window["low"] + window["count"]
+        shift = window["low"] - window["place"]
         if wanted and low <= wanted[0] and wanted[-1] < high:
             assert [label + shift for label in window["labels"]] == [wanted[0], wanted[-1]]
             assert window["input_ids"][window["labels"][0]] == pieces.ids[wanted[0]]
@@ -197,7 +198,7 @@ def tokenizer(tiny_encoder):
     return load_tokenizer(tiny_encoder)
 
 
-def windows_of(tokenizer, *texts: str, **settings) -> dict[str, list[Any]]:
+def windows_of(tokenizer, *texts, **settings):
     arguments = {"max_length": 16, "stride": 4} | settings
     return encode_words(tokenizer, texts, [words(text) for text in texts], **arguments)
 
@@ -219,10 +220,10 @@ def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(t
     assert set(others) == {0}  # counted once, not in every window
 
 
-def owner(head: int, windows: list[tuple[int, int]], end: int) -> int:
+def owner(head, windows, end):
     """Brute force: the window in which the piece has most context; none is missing at the sentence's own ends."""
 
-    def context(window: tuple[int, int]) -> int:
+    def context(window):
         low, high = window
         left = head - low if low else 10**6
         return min(left, high - 1 - head if high < end else 10**6)
@@ -240,7 +241,8 @@ def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer, stride
         whole = windows_of(tokenizer, text, max_length=10_000)
         heads = [head - 1 for head in whole["heads"][0]]
         pieces = whole["input_ids"][0][1:-1]
-        lows, at = [], 0
+        lows = []
+        at = 0
         for ids in columns["input_ids"]:
             inner = ids[1:-1]
             at = next(

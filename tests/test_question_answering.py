@@ -4,8 +4,6 @@ import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,9 +31,7 @@ from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import squad_metrics
 from bertkit.files import read_json
 from bertkit.models.encoder import load_tokenizer
-from bertkit.models.heads.spans import WindowSpans
 from bertkit.recipe.recipe import load_recipe
-from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import calibrate, prepare
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
@@ -58,11 +54,11 @@ CONTEXTS = [
 Span = tuple[float, int, int]  # score, first and last piece of the context
 
 
-def rows_of(contexts: list[str], question: str = "the cat ?") -> Dataset:
+def rows_of(contexts, question="the cat ?"):
     return Dataset.from_dict({"question": [question] * len(contexts), "context": contexts})
 
 
-def draw_logits(features: Dataset, seed: int, ties: bool) -> list[np.ndarray]:
+def draw_logits(features, seed, ties):
     """Start and end logits (2, pieces) of each window; `ties`: whole numbers, so that many spans are equal."""
     rng = default_rng(seed)
     shapes = [(2, length) for length in features["length"]]
@@ -70,13 +66,13 @@ def draw_logits(features: Dataset, seed: int, ties: bool) -> list[np.ndarray]:
 
 
 def keep(
-    task: QuestionAnswering,
-    features: Dataset,
-    logits: list[np.ndarray],
-    size: int = 3,
-    padding: int = 0,
-    fill: float = 9.0,
-) -> list[WindowSpans]:
+    task,
+    features,
+    logits,
+    size=3,
+    padding=0,
+    fill=9.0,
+):
     """What the task keeps of these logits in batches of `size`, with `fill` where there is only padding."""
     kept = []
     for start in range(0, len(features), size):
@@ -91,7 +87,7 @@ def keep(
     return kept
 
 
-def spans(task: QuestionAnswering, window: dict[str, Any], logits: np.ndarray) -> Iterator[Span]:
+def spans(task, window, logits):
     """Brute force: every span that may be an answer in this window."""
     shift = window["place"] - window["low"]
     for first in range(window["first"], window["end"]):
@@ -99,7 +95,7 @@ def spans(task: QuestionAnswering, window: dict[str, Any], logits: np.ndarray) -
             yield float(np.float32(logits[0, first + shift]) + np.float32(logits[1, last + shift])), first, last
 
 
-def by_hand(task: QuestionAnswering, features: Dataset, logits: list[np.ndarray], row: int, context: str):
+def by_hand(task, features, logits, row, context):
     """(candidates as {text: (start, end, score)} in the order of their best span, score of none), without any code of
     the task."""
     own = [i for i, of in enumerate(features["row"]) if of == row]
@@ -144,7 +140,8 @@ def by_hand(task: QuestionAnswering, features: Dataset, logits: list[np.ndarray]
     ),
 )
 def test_answers_are_those_of_brute_force(kind, contexts, seed, ties, options, kinds):
-    task, rows = qa(kinds[kind], **options), rows_of(contexts)
+    task = qa(kinds[kind], **options)
+    rows = rows_of(contexts)
     features = task.encode(rows)
     logits = draw_logits(features, seed, ties)
     answers = task.decode(keep(task, features, logits), features, rows)
@@ -173,7 +170,9 @@ def test_answers_are_those_of_brute_force(kind, contexts, seed, ties, options, k
 
 def test_each_context_is_tokenized_once(kinds, monkeypatch):
     """From rows to answers, for encoding and for decoding, however many questions are asked of it."""
-    task, rows, read = qa(kinds["wordpiece"]), rows_of(CONTEXTS * 3), Counter[str]()
+    task = qa(kinds["wordpiece"])
+    rows = rows_of(CONTEXTS * 3)
+    read = Counter[str]()
     tokenizer = type(task.tokenizer)
     tokenized = tokenizer.__call__
 
@@ -207,15 +206,18 @@ def test_neither_batch_nor_padding_nor_question_changes_what_is_kept(kind, ties,
 
 
 def test_scores_stay_within_0_and_1_however_many_candidates_are_one_text_and_however_far_logits_are_apart(kinds):
-    task, rows = qa(kinds["wordpiece"], 40, unanswerable=False, max_answer_length=1), rows_of(["cat " * 20])
+    task = qa(kinds["wordpiece"], 40, unanswerable=False, max_answer_length=1)
+    rows = rows_of(["cat " * 20])
     features = task.encode(rows)
     (answer,) = task.decode(keep(task, features, [np.zeros((2, 26), np.float32)]), features, rows)
     assert [each["answer"] for each in answer["n_best"]] == ["cat"]
     assert answer["score"] == 1.0  # added up, twenty times a twentieth is more
-    task, rows = qa(kinds["wordpiece"], temperature=0.05), rows_of(["cat dog", "cat dog"])
+    task = qa(kinds["wordpiece"], temperature=0.05)
+    rows = rows_of(["cat dog", "cat dog"])
     features = task.encode(rows)
     logits = [np.zeros((2, length), np.float32) for length in features["length"]]
-    logits[0][:, 0], logits[1][:, 5] = 5000, 5000
+    logits[0][:, 0] = 5000
+    logits[1][:, 5] = 5000
     none, cat = task.decode(keep(task, features, logits), features, rows)
     assert (none["answer"], none["score"], none["n_best"][0]["score"]) == ("", 1.0, 0.0)
     assert (cat["answer"], cat["score"], cat["null_score"]) == ("cat", 1.0, 0.0)
@@ -224,7 +226,8 @@ def test_scores_stay_within_0_and_1_however_many_candidates_are_one_text_and_how
 @pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 5, 7])
 def test_a_model_whose_outputs_are_not_finite_says_so(bad, place, kinds):
-    task, rows = qa(kinds["wordpiece"]), rows_of(["cat sat on", "dog"])
+    task = qa(kinds["wordpiece"])
+    rows = rows_of(["cat sat on", "dog"])
     features = task.encode(rows)
     logits = draw_logits(features, 0, False)
     logits[0][1, place] = bad
@@ -259,11 +262,11 @@ def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds):
 CAT = "the cat was good and the dog was bad and the cat sat"
 
 
-def asked(name: str, answers, context: str = CAT, **more) -> dict[str, Any]:
+def asked(name, answers, context=CAT, **more):
     return {"id": name, "question": "the cat ?", "context": context, "answers": answers, **more}
 
 
-def get(path: Path, *rows: dict[str, Any], **options):
+def get(path, *rows, **options):
     task = QuestionAnsweringOptions(name="question-answering", **options)
     spec = DataSpec(source={"train": str(small.write_rows(path / "rows.jsonl", list(rows)))})
     return load_data(spec, QuestionAnswering, task)
@@ -438,21 +441,25 @@ def test_odds_of_just_the_threshold_give_an_answer(kinds):
 
 def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(kinds):
     """Against every threshold for the odds of a model that is far too sure of its answers."""
-    count, rng = 60, default_rng(0)
-    is_answerable, is_right = np.arange(count) % 3 > 0, np.arange(count) % 4 > 0
+    count = 60
+    rng = default_rng(0)
+    is_answerable = np.arange(count) % 3 > 0
+    is_right = np.arange(count) % 4 > 0
     answers = [{"text": ["cat"], "answer_start": [0]} if each else {"text": [], "answer_start": []}
                for each in is_answerable]  # fmt: skip
     rows = rows_of(["cat sat on the mat"] * count).add_column("answers", answers)
     task = qa(kinds["wordpiece"], max_answer_length=1)
     features = task.encode(rows)
-    logits, nulls = [], rng.normal(np.where(is_answerable, -12, -5), 3).astype(np.float32)
+    logits = []
+    nulls = rng.normal(np.where(is_answerable, -12, -5), 3).astype(np.float32)
     for right, null, length in zip(is_right, nulls, features["length"], strict=True):
         each = np.full((2, length), -30, np.float32)
         each[:, 5:7] = (0, -4) if right else (-4, 0)  # cat, sat; both of start and end
         each[:, 0] = null / 2
         logits.append(each)
     fitted = calibrate(task, rows, lambda given: keep(task, given, logits))
-    temperature, threshold = fitted.options.temperature, fitted.options.null_threshold
+    temperature = fitted.options.temperature
+    threshold = fitted.options.null_threshold
     assert temperature > 2
     odds = nulls.astype(np.float64) / temperature  # the best answer has logits of 0
 
@@ -470,19 +477,22 @@ def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(ki
 # --- runs
 
 
-ANIMALS, SENSES = ("cat", "dog", "mat"), ("good", "bad", "fine", "awful")
+ANIMALS = ("cat", "dog", "mat")
+SENSES = ("good", "bad", "fine", "awful")
 
 
-def small_squad(numbers: range, unanswerable: bool) -> dict[str, Any]:
+def small_squad(numbers, unanswerable):
     """Questions that a small model can learn: how was it? Each seventh has a wrong answer, so that no score is perfect.
 
     With `unanswerable`, each third text does not say.
     """
     articles = []
     for number in numbers:
-        animal, sense = ANIMALS[number % 3], SENSES[number % 4]
+        animal = ANIMALS[number % 3]
+        sense = SENSES[number % 4]
         sense = f"very {sense}" if number // 2 % 2 else sense
-        before, after = "it ran up and " * (number % 5 % 3), " and it sat on , up and down" * (number % 7 % 3)
+        before = "it ran up and " * (number % 5 % 3)
+        after = " and it sat on , up and down" * (number % 7 % 3)
         silent = unanswerable and number // 3 % 3 == 0
         context = f"{before}the {animal} {'sat' if silent else f'was {sense}'}{after}"
         gold = [animal] if number % 7 == 6 else [sense, sense.removeprefix("very ")]
@@ -494,7 +504,7 @@ def small_squad(numbers: range, unanswerable: bool) -> dict[str, Any]:
     return {"version": "v2.0" if unanswerable else "1.1", "data": articles}
 
 
-def write_recipe(folder: Path, encoder: Path, unanswerable: bool) -> Path:
+def write_recipe(folder, encoder, unanswerable):
     small.write_rows(folder / "train.json", [small_squad(range(36), unanswerable)])
     small.write_rows(folder / "dev.json", [small_squad(range(36, 54), unanswerable)])
     file = folder / "qa.yaml"
@@ -509,7 +519,7 @@ def write_recipe(folder: Path, encoder: Path, unanswerable: bool) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_encoder, tmp_path_factory) -> dict[str, Run]:
+def runs(tiny_encoder, tmp_path_factory):
     """A finished run of each kind of data."""
     made = {}
     for version in ("v1", "v2"):
@@ -551,7 +561,8 @@ def test_the_fitted_threshold_travels_in_config_json(runs, tmp_path):
     calibration = run.results["splits"]["validation"]["calibration"]
     assert calibration["null_threshold"] == section["null_threshold"]
     assert calibration["temperature"] == section["temperature"]
-    file, answered = run.folder.parent / "dev.json", {}
+    file = run.folder.parent / "dev.json"
+    answered = {}
     for threshold in (-1e9, 1e9):
         folder = tmp_path / str(threshold)
         shutil.copytree(run.model, folder)
@@ -573,7 +584,8 @@ def test_plain_transformers_loads_it_without_a_warning(runs, capfd):
     model = opened(transformers.AutoModelForQuestionAnswering, run.model, capfd)
     tokenizer = transformers.AutoTokenizer.from_pretrained(run.model)
     assert type(model).__name__ == "BertForQuestionAnswering"
-    question, context = "dog ?", "the cat was good and the dog was bad"
+    question = "dog ?"
+    context = "the cat was good and the dog was bad"
     predictor = bertkit.load(run.folder, precision="fp32")
     inputs = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
     offsets = inputs.pop("offset_mapping")[0].tolist()
@@ -589,14 +601,16 @@ def test_plain_transformers_loads_it_without_a_warning(runs, capfd):
 
 
 def test_a_question_is_asked_by_its_columns(runs):
-    predictor, row = bertkit.load(runs["v1"].folder), {"question": "dog ?", "context": "the dog was bad"}
+    predictor = bertkit.load(runs["v1"].folder)
+    row = {"question": "dog ?", "context": "the dog was bad"}
     assert predictor(**row) == predictor(row) == predictor([row])[0]
     small.raises(DataError, "no context, question in this row", predictor, "cat ?")
     small.raises(DataError, "question 'cat cat", predictor, question="cat " * 40, context="the cat was good")
 
 
 def test_the_command_line_answers_questions_on_a_file(runs, tmp_path, capsys):
-    run, context = runs["v1"], "the cat was good and the dog was bad"
+    run = runs["v1"]
+    context = "the cat was good and the dog was bad"
     (tmp_path / "context.txt").write_text(context)
     arguments = ["predict", str(run.folder), "dog ?", "cat ?", "--context", str(tmp_path / "context.txt")]
     told = [json.loads(line) for line in small.said(capsys, *arguments, "--json").splitlines()]
@@ -634,7 +648,8 @@ def test_a_foreign_model_always_answers(tiny_encoder, tmp_path):
 
 def test_soft_targets_cost_the_mean_of_what_start_and_end_cost():
     torch.manual_seed(4)
-    student, teacher = torch.randn(2, 6, 2), torch.randn(2, 6, 2)
+    student = torch.randn(2, 6, 2)
+    teacher = torch.randn(2, 6, 2)
     outputs = SimpleNamespace(start_logits=student[..., 0], end_logits=student[..., 1])
     batch = {"soft": teacher.flatten(1), "place": torch.tensor([2, 3]), "count": torch.tensor([3, 2])}
     found = SOFT_TARGETS["question-answering"].loss(Any, outputs, batch, 2.0)

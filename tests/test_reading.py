@@ -95,7 +95,8 @@ def test_whole_numbers_stay_whole_in_columns_with_a_missing_value(way, tmp_path)
 @pytest.mark.parametrize("column", ["id", "label", "customer"])
 def test_a_whole_number_that_pandas_has_rounded_is_an_error(way, column, tmp_path):
     exact, rounded = (floats(101, None, 103, label=["a", "b", "a"], customer="x") for _ in range(2))
-    exact[column], rounded[column] = [float(BIG - 1), None, 5.0], [5.0, None, float(BIG) if way != "xlsx" else 2.0**60]
+    exact[column] = [float(BIG - 1), None, 5.0]
+    rounded[column] = [5.0, None, float(BIG) if way != "xlsx" else 2.0**60]
     data = get(WAYS[way](exact, tmp_path), by="customer", missing_labels="ignore")
     assert data.rows["test"][column][0] == str(BIG - 1)
     if way == "xlsx" and column != "id":  # any text may be a label there
@@ -289,7 +290,8 @@ def test_spans_without_offsets_in_emoji_texts_are_told_as_elsewhere(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "jsonl.gz"])
 def test_a_key_that_the_first_object_lacks(suffix, tmp_path):
-    path, kind = tmp_path / f"t.{suffix}", get_task("text-classification")
+    path = tmp_path / f"t.{suffix}"
+    kind = get_task("text-classification")
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], **({"customer": n // 4} if n else {})} for n in range(1200)]
     for row in rows[1100:]:
         row["late"] = 1

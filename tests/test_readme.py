@@ -10,12 +10,9 @@ import sys
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
 from email.parser import BytesParser
 from importlib.metadata import distribution
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -34,14 +31,14 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 ARCHITECTURE = ROOT / "docs/architecture.md"
 
 
-def blocks(page: Path, *languages: str) -> Iterator[str]:
+def blocks(page, *languages):
     """The fenced blocks of these languages."""
     for language, body in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.M | re.S):
         if language in languages:
             yield body
 
 
-def commands(page: Path) -> Iterator[list[str]]:
+def commands(page):
     """The words of every command of `bertkit` or `make`; in console blocks commands follow a `$`."""
     lines = [line for body in blocks(page, "bash") for line in body.replace("\\\n", " ").splitlines()]
     console = (line for body in blocks(page, "console") for line in body.replace("\\\n", " ").splitlines())
@@ -111,7 +108,7 @@ SCRIPTS = list(blocks(SCALING, "bash"))
 (SKY,) = [each for body in blocks(SCALING, "yaml") if "run" in (each := yaml.safe_load(body))]
 
 
-def ours(script: str) -> list[list[str]]:
+def ours(script):
     """The words of each command of bertkit in a script, wherever it stands."""
     found = re.findall(r"(?:^|-m |&& |')bertkit ([^&']+?)(?= &&|'|$)", script.replace("\\\n", " "), re.M)
     return [shlex.split(words.split(" > ")[0]) for words in found]
@@ -145,11 +142,11 @@ SKILL = ROOT / "SKILL.md"
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
-def read_yaml(name: str | Path):
+def read_yaml(name):
     return YAML(typ="safe").load((ROOT / name).read_text())
 
 
-def project() -> dict[str, Any]:
+def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -225,13 +222,13 @@ def test_the_one_file_program_trains_from_a_csv(tiny_encoder, tmp_path, monkeypa
 # --- the wheel
 
 
-def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*words, cwd):
     """The command's result, without PYTHONPATH, which would name another bertkit than the installed one."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(list(map(str, words)), cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
-def done(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def done(*words, cwd):
     """The command's output; its stderr if it fails."""
     result = run(*words, cwd=cwd)
     assert result.returncode == 0, result.stderr
@@ -239,7 +236,7 @@ def done(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
+def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     done(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=ROOT)
     (built,) = folder.glob("*.whl")
@@ -265,13 +262,14 @@ def test_what_the_wheel_holds(wheel):
         assert f"Provides-Extra: {extra}" in metadata
 
 
-def needed(wheel: Path, *extras: str) -> set[str]:
+def needed(wheel, *extras):
     """The packages that an install of the wheel brings along, by the metadata of what is installed here."""
     with zipfile.ZipFile(wheel) as archive:
         own = (
             BytesParser().parsebytes(archive.read(f"bertkit-{__version__}.dist-info/METADATA")).get_all("Requires-Dist")
         )
-    found, open_ = set(), [("bertkit", extra) for extra in ("", *extras)]
+    found = set()
+    open_ = [("bertkit", extra) for extra in ("", *extras)]
     while open_:
         name, extra = open_.pop()
         if (name, extra) in found:

@@ -49,7 +49,7 @@ data:
 
 
 @pytest.fixture
-def recipe_file(tmp_path) -> Path:
+def recipe_file(tmp_path):
     file = tmp_path / "my.yaml"
     file.write_text(MINIMAL)
     return file
@@ -118,7 +118,8 @@ def test_overrides_go_from_left_to_right(recipe_file):
 
 
 def test_paths_in_a_file_start_from_its_folder_and_overrides_from_here(tmp_path, monkeypatch):
-    there, here = tmp_path / "there", tmp_path / "here"
+    there = tmp_path / "there"
+    here = tmp_path / "here"
     for folder in (there, here):
         (folder / "encoder").mkdir(parents=True)
         for name in ("a.csv", "b.jsonl.gz", "plain"):
@@ -252,7 +253,8 @@ HINTS = {  # annotation -> what it stands for in a recipe
 @pytest.mark.parametrize("hint", HINTS, ids=str)
 def test_a_field_takes_what_its_annotation_allows(hint):
     def taken(kind):
-        adapter, values = TypeAdapter(kind), []
+        adapter = TypeAdapter(kind)
+        values = []
         for value in (None, True, False, 1, 1.5, "a", "red", [], ["a"], ["red"], [1], [[]], {}, {"a": True}, {"a": 1}):
             with suppress(ValidationError):
                 adapter.validate_json(json.dumps(value), strict=True)
@@ -264,7 +266,8 @@ def test_a_field_takes_what_its_annotation_allows(hint):
 
 def test_the_fields_are_cached_for_this_transformers_alone(tmp_path, monkeypatch):
     """The class is imported where the cache is cold, damaged or of other versions; an unwritable cache is no error."""
-    wanted, imports = dict(training_fields()), []
+    wanted = dict(training_fields())
+    imports = []
 
     def describe():
         imports.append("")
@@ -297,7 +300,8 @@ def test_the_fields_are_cached_for_this_transformers_alone(tmp_path, monkeypatch
 def test_the_schema_is_a_schema_and_knows_the_training_fields():
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    recipe, validator = parse(MINIMAL).data, jsonschema.Draft202012Validator(schema)
+    recipe = parse(MINIMAL).data
+    validator = jsonschema.Draft202012Validator(schema)
     validator.validate({**recipe, "training": {"learning_rate": 2e-5, "optim": "adafactor"}})
     for wrong in ({"learning_rat": 1}, {"learning_rate": "x"}, {"optim": "x"}, {"output_dir": "x"}, {"report_to": 1}):
         with pytest.raises(jsonschema.ValidationError):
@@ -362,11 +366,11 @@ overrides = st.one_of(snippets, st.builds("{}={}".format, keys, snippets), keys)
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory) -> Path:
+def file(tmp_path_factory):
     return tmp_path_factory.mktemp("fuzz") / "my.yaml"
 
 
-def read(file: Path, content: bytes, *overrides: str):
+def read(file, content, *overrides):
     """Load it; everything but a recipe and a RecipeError fails the test."""
     file.write_bytes(content)
     error = None

@@ -1,7 +1,5 @@
 """The error table: what is wrong in a recipe is said with its line, in plain words, all at once."""
 
-from pathlib import Path
-
 import pytest
 from small import message_of, problems_of
 
@@ -16,7 +14,7 @@ data: {source: "sample:sentiment"}
 """  # three lines: what follows starts in line 4
 
 
-def problems(tmp_path: Path, content: str | bytes, *overrides: str) -> list[tuple[int | str, str]]:
+def problems(tmp_path, content, *overrides):
     """(line or override, message and fix) of everything that is wrong."""
     file = tmp_path / "my.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -28,7 +26,7 @@ def problems(tmp_path: Path, content: str | bytes, *overrides: str) -> list[tupl
     return found
 
 
-def expect(found: list[tuple[int | str, str]], *expected: tuple[int | str, str]):
+def expect(found, *expected):
     assert len(found) == len(expected), found
     for (place, text), (wanted_place, fragment) in zip(found, expected, strict=True):
         assert (place, fragment in text) == (wanted_place, True), (text, fragment)

@@ -2,10 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -18,7 +16,7 @@ from bertkit.engine.clock import Clock
 from bertkit.errors import UserError
 from bertkit.models.encoder import PACKAGED, load_tokenizer, resolve_encoder
 from bertkit.recipe import shipped_recipes
-from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec, ModelSpec, seconds
 from bertkit.tasks import OURS, get_task
 from bertkit.tokenizer.train import train_tokenizer
@@ -38,7 +36,7 @@ COLUMNS = {  # task -> the columns that it reads; of other tasks, those that the
 }
 
 
-def value(column: str, number: int):
+def value(column, number):
     """What a small row has in a canonical column."""
     side = number % 2
     text = small.text(number, side).strip()
@@ -51,9 +49,10 @@ def value(column: str, number: int):
     return known.get(column, f"{text} {number}.\n{small.text(number + 3, 1)}.")
 
 
-def write_data(folder: Path, recipe: Recipe) -> str:
+def write_data(folder, recipe):
     """Small files of rows in canonical columns, and the override that puts them in the place of the recipe's data."""
-    columns, spec = COLUMNS.get(recipe.task.name, recipe.data.columns), recipe.data
+    columns = COLUMNS.get(recipe.task.name, recipe.data.columns)
+    spec = recipe.data
     splits = spec.source if isinstance(spec.source, dict) else ("train", "validation")
     for split in splits:
         rows = [{column: value(column, number) for column in columns} for number in range(40)]
@@ -87,7 +86,7 @@ def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hu
                 assert COMMIT.fullmatch(str(recipe.model.revision))
 
 
-def cases() -> Iterator[Any]:
+def cases():
     """Those with the task and columns of another one (a twin for MiniLM, sst2 or mnli) are trained with --all alone."""
     alike = {f"{name}-minilm" for name in "cola mrpc qnli qqp rte wnli".split()}
     for file in FILES:

@@ -55,7 +55,8 @@ def test_the_units_of_the_targets_change_nothing_else(kind, tiny_encoder, tmp_pa
     offset, factor = UNITS
     plain = trained(tmp_path / "plain", tiny_encoder, *KINDS[kind])
     other = trained(tmp_path / "other", tiny_encoder, *KINDS[kind], units=UNITS)
-    ours, theirs = answers(plain), answers(other)
+    ours = answers(plain)
+    theirs = answers(other)
     assert np.ptp(ours) > 0.1
     assert theirs == pytest.approx(offset + factor * ours, abs=0.01 * factor)
     split = OUT_OF_FOLD if kind == "folds" else "validation"
@@ -97,7 +98,8 @@ def test_the_scale_is_that_of_the_targets_or_of_the_recipe(tiny_encoder):
 def test_a_student_learns_its_teachers_numbers_as_it_learns_the_targets(tiny_encoder):
     task = BY_ID["regression"].task(tiny_encoder)
     mean, deviation = task.options.target_scale
-    standard, batch = torch.tensor([[0.5], [-2.0]]), {"row": torch.tensor([0, 1]), "soft": torch.tensor([[5.0], [1.0]])}
+    standard = torch.tensor([[0.5], [-2.0]])
+    batch = {"row": torch.tensor([0, 1]), "soft": torch.tensor([[5.0], [1.0]])}
     loss = SOFT_TARGETS[task.name].loss(task, SimpleNamespace(logits=standard), batch, 1.0)
     expected = (((mean + deviation * standard - batch["soft"]) / deviation) ** 2).sum()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)

@@ -121,7 +121,8 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     write_explanations(folder)
     path = write_report(folder)
     assert path == folder / "report.html"
-    page, results = well_formed(path.read_text()), read_json(folder / "results.json")
+    page = well_formed(path.read_text())
+    results = read_json(folder / "results.json")
     scores = results["splits"]["validation"]
     assert f"{results['headline']} on validation {number(scores['metrics'][results['headline']])}" in page.text
     assert "something is `odd`" in page.text
@@ -319,7 +320,8 @@ def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts):
 def test_many_labels_get_small_cells_and_a_list_of_confusions(facts):
     names = [f"label {i}" for i in range(matrices.MAX_NUMBERS + 1)]
     counts = np.eye(len(names), dtype=int) * 9
-    counts[3, 5], counts[2, 1] = 7, 8
+    counts[3, 5] = 7
+    counts[2, 1] = 8
     many = with_confusions(facts, counts, names)
     matrix = matrices.confusion(many, None)
     cells = [cell for row in matrix.rows for cell in row if cell.title]
@@ -355,7 +357,9 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts):
 def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(facts, two_seeds, tiny_encoder):
     expected = replace(facts, results={**facts.results, "expected": {"accuracy": [2.0, 3.0]}})
     page = well_formed(report(expected)).text
-    own, scores, best = report_sections.headline(facts), facts.scores, best_baseline(facts.results, "test")
+    own = report_sections.headline(facts)
+    scores = facts.scores
+    best = best_baseline(facts.results, "test")
     low, high = scores["intervals"]["accuracy"]
     said = (
         f"accuracy on test {scores['metrics']['accuracy']:.4f} 95 % interval {low:.4f} … {high:.4f} 7 rows",
@@ -466,7 +470,8 @@ def without_pictures(page):
 def test_training_makes_the_report(two_seeds):
     """That of the finished run; its recipe asks for no explanations."""
     page = without_pictures((two_seeds.folder / "report.html").read_text())
-    text, results = well_formed(page).text, two_seeds.results
+    text = well_formed(page).text
+    results = two_seeds.results
     test = results["splits"]["test"]["metrics"]["accuracy"]
     assert f"accuracy on test {number(test)} 95 % interval" in text
     order = "act scores labels mistakes closer calibration data training how".split()
@@ -795,14 +800,16 @@ def test_the_verdict_follows_from_the_figures():
 def with_metric(made, name, score, bounds, **baselines):
     """The results with one more metric of model and baselines."""
     (scores,), (others,) = made["splits"].values(), made["baselines"].values()
-    scores["metrics"][name], scores["intervals"][name] = score, bounds
+    scores["metrics"][name] = score
+    scores["intervals"][name] = bounds
     for baseline, value in baselines.items():
         others.setdefault(baseline, {})[name] = value
     return made
 
 
 def test_the_verdict_says_where_a_metric_without_threshold_disagrees():
-    better, worse = results(0.9, [0.88, 0.92], tfidf=0.8), results(0.5, [0.4, 0.6], tfidf=0.8)
+    better = results(0.9, [0.88, 0.92], tfidf=0.8)
+    worse = results(0.5, [0.4, 0.6], tfidf=0.8)
     for made, name, score, bounds, theirs, level, said in (
         (better, "roc_auc", 0.8, [0.77, 0.83], 0.9, "unclear", "But clearly worse in roc_auc, which no threshold"),
         (better, "average_precision", 0.8, [0.77, 0.83], 0.9, "unclear", "where a linear model on TF-IDF has 0.9"),

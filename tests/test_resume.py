@@ -8,10 +8,8 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -30,7 +28,7 @@ from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import lines_of, read_json, sha256, write_json, write_text
-from bertkit.recipe.recipe import Recipe, to_yaml
+from bertkit.recipe.recipe import to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import metadata
@@ -53,11 +51,12 @@ class Killed(BaseException):
     """Nothing catches it, as nothing catches SIGKILL."""
 
 
-def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42):
+def kill(monkeypatch, at, seed=42):
     """From here on, training of this seed dies in its micro-batch number `at`, before it changes anything."""
-    real, count = Trainer.training_step, iter(range(1, 10_000))
+    real = Trainer.training_step
+    count = iter(range(1, 10_000))
 
-    def training_step(self: Trainer, *given) -> torch.Tensor:
+    def training_step(self, *given):
         if self.args.seed == seed and next(count) == at:
             raise Killed
         return real(self, *given)
@@ -65,7 +64,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42):
     monkeypatch.setattr(Trainer, "training_step", training_step)
 
 
-def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False, **own) -> Run:
+def killed(recipe, folder, at=KILLED_AT, seed=42, resume=False, **own):
     """The folder of a run that was killed. own: a user's code."""
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at, seed)
@@ -75,7 +74,7 @@ def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, re
     return Run(folder)
 
 
-def resumed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42) -> tuple[Run, Run]:
+def resumed(recipe, folder, at=KILLED_AT, seed=42):
     """A run that was killed and resumed, and one that was not: the same."""
     whole = train(recipe, folder / "whole")
     run = killed(recipe, folder / "run", at, seed)
@@ -91,13 +90,13 @@ def timeless(value):
     return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
-def events(run: Run) -> list[dict[str, Any]]:
+def events(run):
     told = small.read_rows(run.folder / "metrics.jsonl")
     clocks = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss")
     return [{key: value for key, value in event.items() if key not in clocks} for event in told]
 
 
-def same(one: Run, other: Run):
+def same(one, other):
     assert sha256(one.model / "model.safetensors") == sha256(other.model / "model.safetensors")
     assert (one.model / "config.json").read_bytes() == (other.model / "config.json").read_bytes()
     assert timeless(one.results) == timeless(other.results)
@@ -108,7 +107,7 @@ def same(one: Run, other: Run):
     assert last(one) == last(other)
 
 
-def last(run: Run) -> dict[str, str]:
+def last(run):
     """The tensors of each seed's last checkpoint -> their sha256: weights, optimizer and random states.
 
     Not random-0.json: a library draws one number from Python's generator when it is first imported.
@@ -121,27 +120,27 @@ def last(run: Run) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory) -> Path:
+def room(tmp_path_factory):
     return tmp_path_factory.mktemp("resume")
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_encoder_with_dropout, room) -> Recipe:
+def recipe(tiny_encoder_with_dropout, room):
     return small.recipe(room, tiny_encoder_with_dropout, *RHYTHM)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(recipe, room) -> Run:
+def uninterrupted(recipe, room):
     return train(recipe, room / "uninterrupted")
 
 
 @pytest.fixture(scope="module")
-def dead(recipe, room) -> Run:
+def dead(recipe, room):
     return killed(recipe, room / "killed")
 
 
 @pytest.fixture
-def run(dead, tmp_path) -> Run:
+def run(dead, tmp_path):
     """A copy of the run that was killed."""
     return Run(shutil.copytree(dead.folder, tmp_path / "run"))
 
@@ -288,12 +287,13 @@ def test_windows_in_batches_of_tokens_and_early_stopping(tiny_encoder_with_dropo
 # --- checkpoints that are not whole
 
 
-def newest(run: Run) -> Path:
+def newest(run):
     return checkpoint.checkpoints(run.checkpoints / "seed-42")[-1]
 
 
 def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(recipe, uninterrupted, run, caplog):
-    seed, bad = run.checkpoints / "seed-42", newest(run)
+    seed = run.checkpoints / "seed-42"
+    bad = newest(run)
     older = (seed / "checkpoint-3", [bad])
     for name in "optimizer.safetensors random-0.json manifest.json model.safetensors".split():
         content = (bad / name).read_bytes()
@@ -309,7 +309,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(recipe, uni
     same(run, uninterrupted)
 
 
-def rewritten(folder: Path, file: str, value):
+def rewritten(folder, file, value):
     """A checkpoint of which one file is another, or absent, and the manifest agrees."""
     write_json(folder / file, value) if value is not None else (folder / file).unlink()
     (folder / "manifest.json").unlink()
@@ -386,7 +386,8 @@ class Full(TrainerCallback):
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(recipe, uninterrupted, tmp_path):
-    limits, folder = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "run"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder = tmp_path / "run"
     try:
         small.raises(
             ModelError, r"cannot be written.*\n.*a resumed run continues", train, recipe, folder, callbacks=[Full()]
@@ -401,7 +402,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(recipe, uninterrupted, tmp_path)
 
 
 @pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
+def _signals():
     """Those of a shell's foreground; in its background, Ctrl-C is ignored."""
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
@@ -419,7 +420,8 @@ def _signals() -> Iterator[None]:
     ],
 )
 def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(number, at, recipe, uninterrupted, tmp_path, caplog):
-    handler, run = signal.getsignal(number), Run(tmp_path / "run")
+    handler = signal.getsignal(number)
+    run = Run(tmp_path / "run")
     kind = KeyboardInterrupt if number == signal.SIGINT else SystemExit
     with pytest.raises(kind) as caught:
         train(recipe, run.folder, callbacks=[Told(at, number)])
@@ -464,7 +466,8 @@ class Alignment(TrainerCallback):
 
 def test_a_resumed_training_computes_in_aligned_memory(tiny_encoder_with_dropout, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=muon", "peft={}")
-    run, seen = killed(recipe, tmp_path / "killed"), Alignment()
+    run = killed(recipe, tmp_path / "killed")
+    seen = Alignment()
     train(recipe, run.folder, resume=True, callbacks=[seen])
     assert seen.found == {0}
 
@@ -478,8 +481,11 @@ def test_told_after_the_last_step_what_is_left_is_done_on_resume(recipe, uninter
 class Told(TrainerCallback):
     """Sends this process a signal in a step."""
 
-    def __init__(self, at: int, number: int, times: int = 1, after: bool = False):
-        self.at, self.number, self.times, self.after = at, number, times, after
+    def __init__(self, at, number, times=1, after=False):
+        self.at = at
+        self.number = number
+        self.times = times
+        self.after = after
 
     def on_pre_optimizer_step(self, args, state, control, **_):
         if state.global_step + 1 == self.at and not self.after:
@@ -501,7 +507,7 @@ class Told(TrainerCallback):
 # --- what has changed since
 
 
-def files(run: Run) -> dict[Path, str]:
+def files(run):
     return {path: sha256(path) for path in run.folder.rglob("*") if path.is_file()}
 
 
@@ -528,9 +534,10 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe, uninterrupted, ru
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_encoder, room) -> dict[str, Run]:
+def runs(tiny_encoder, room):
     """Killed ones."""
-    larger, used = resized(tiny_encoder, room / "larger", vocab_size=53), "training.used_embeddings=true"
+    larger = resized(tiny_encoder, room / "larger", vocab_size=53)
+    used = "training.used_embeddings=true"
     kinds = {"used": (tiny_encoder, used), "adapter": (tiny_encoder, "peft={r: 2}"), "vocabulary": (larger, used)}
     return {
         name: killed(small.recipe(room / name, encoder, *RHYTHM, more), room / name / "run")
@@ -539,7 +546,7 @@ def runs(tiny_encoder, room) -> dict[str, Run]:
 
 
 @pytest.fixture(scope="module")
-def places(tiny_encoder, room) -> dict[str, Path]:
+def places(tiny_encoder, room):
     """Other encoders, and training rows with a third label."""
     rows = small.rows("single-label", 15)
     return {
@@ -584,7 +591,7 @@ def test_lora_of_an_embedding_which_peft_then_writes_too(tiny_encoder, tmp_path)
     assert train(given, run.folder, resume=True).finished
 
 
-def resized(encoder: Path, folder: Path, **sizes: int) -> Path:
+def resized(encoder, folder, **sizes):
     """Another encoder with the same tokens."""
     config = AutoConfig.from_pretrained(encoder)
     config.update(sizes)
@@ -596,7 +603,8 @@ def resized(encoder: Path, folder: Path, **sizes: int) -> Path:
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_that_another_program_trains_in_the_meantime_keeps_its_recipe(resume, recipe, tmp_path, monkeypatch):
     """A program checks the folder before its model is downloaded, and takes the lock after it."""
-    run, head = Run(tmp_path / "run"), recipe.with_("task.method=head", "~training")
+    run = Run(tmp_path / "run")
+    head = recipe.with_("task.method=head", "~training")
     real = metadata.prepare_jobs
 
     def slowly(*arguments):
@@ -653,7 +661,8 @@ class Defect(TrainerCallback):
 
 def test_what_has_changed_is_recorded_before_anything_is_trained(recipe, run):
     """By steps, or for few rows without them; and where all that is left to do is after the training."""
-    data, longer = read_json(run.folder / "data.json"), recipe.with_("training.num_train_epochs=4")
+    data = read_json(run.folder / "data.json")
+    longer = recipe.with_("training.num_train_epochs=4")
     write_json(run.folder / "data.json", data | {"fingerprints": {"train": "others"}})
     for other, said in ((longer, "num_train_epochs: 4"), (recipe, "sha256 differs")):
         small.raises(UserError, said, train, other, run.folder, resume=True)
@@ -682,7 +691,7 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe, run):
 # --- what a checkpoint holds
 
 
-def drawn() -> list[float]:
+def drawn():
     return [random.random(), random.gauss(0, 1), *np.random.rand(3), np.random.randn(), *torch.rand(3).tolist()]
 
 
@@ -693,14 +702,16 @@ def test_random_states_come_back(tmp_path):
     np.random.randn()  # leaves a second gaussian in the generator
     random.gauss(0, 1)
     checkpoint.save_random(tmp_path, 0)
-    first, second = drawn(), drawn()
+    first = drawn()
+    second = drawn()
     assert first != second
     checkpoint.load_random(tmp_path, 0)
     assert [drawn(), drawn()] == [first, second]
 
 
 def test_the_random_state_of_an_apple_gpu_comes_back(tmp_path, monkeypatch):
-    state, back = torch.arange(4, dtype=torch.uint8), Mock()
+    state = torch.arange(4, dtype=torch.uint8)
+    back = Mock()
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("mps"))
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
     monkeypatch.setattr(torch.mps, "set_rng_state", back)
@@ -727,8 +738,11 @@ def test_the_loss_scaler_of_fp16_comes_back(tmp_path):
 
 def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
     """Else a power cut could leave the name without the contents."""
-    flushed, before = set(), []  # inodes
-    fsync, replace = os.fsync, Path.replace
+    # inodes
+    flushed = set()
+    before = []
+    fsync = os.fsync
+    replace = Path.replace
     monkeypatch.setattr(os, "fsync", lambda number: (flushed.add(os.fstat(number).st_ino), fsync(number)))
     monkeypatch.setattr(Path, "replace", lambda *both: (before.append({*flushed}), replace(*both))[1])
     (tmp_path / "aside").mkdir()

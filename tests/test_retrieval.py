@@ -126,7 +126,8 @@ def test_a_query_that_is_a_document_does_not_find_itself():
 
 def test_prefixes_travel_as_prompts(tiny_encoder, tmp_path):
     folder = made(tiny_encoder, tmp_path / "m", query_prefix="the ", document_prefix="it was ")
-    theirs, ours = SentenceTransformer(str(folder), device="cpu"), load(folder, precision="fp32")
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    ours = load(folder, precision="fp32")
     texts = list(DOCUMENTS.values())
     assert_allclose(ours.encode(texts, "query"), theirs.encode_query(texts), atol=1e-6)
     assert_allclose(ours.encode(texts, "document"), theirs.encode_document(texts), atol=1e-6)
@@ -176,7 +177,8 @@ def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
     predictor = load(made(tiny_encoder, tmp_path / "m"))
     rows = [{"query": "a", "query_id": "1", "document": "x"}, {"query": "b", "query_id": "1", "document": "y"}]
     small.raises(DataError, "the query '1' has another text in row", predictor, rows)
-    options, texts = RetrievalOptions(name="retrieval"), Dataset.from_dict({"text": ["a"]})
+    options = RetrievalOptions(name="retrieval")
+    texts = Dataset.from_dict({"text": ["a"]})
     small.raises(
         DataError,
         "learns from `query` and `document`",
@@ -193,8 +195,10 @@ def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
 
 
 def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder, tmp_path):
-    model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
-    asked, there = model.encode_queries(list(QUERIES.values())), model.encode_documents(list(DOCUMENTS.values()))
+    model = dual_encoder(str(made(tiny_encoder, tmp_path / "m")))
+    folder = beir(tmp_path / "beir")
+    asked = model.encode_queries(list(QUERIES.values()))
+    there = model.encode_documents(list(DOCUMENTS.values()))
     order = {
         q: [list(DOCUMENTS)[i] for i in np.argsort(-row, kind="stable")]
         for q, row in zip(QUERIES, asked @ there.T, strict=True)
@@ -267,7 +271,8 @@ def ranker_folder(tiny_encoder, tmp_path):
 
 
 def test_models_of_other_tasks_are_refused(ranker_folder, tiny_encoder, tmp_path):
-    ranker, retriever = str(ranker_folder), str(made(tiny_encoder, tmp_path / "m"))
+    ranker = str(ranker_folder)
+    retriever = str(made(tiny_encoder, tmp_path / "m"))
     small.raises(
         ModelError, r"a model for text-ranking gives no vectors of texts\n.*or retrieval", dual_encoder, ranker
     )
@@ -302,7 +307,8 @@ def test_cached_vectors_need_no_weights(tiny_encoder, tmp_path, monkeypatch):
 
 
 def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_path, capsys):
-    folder, ranker = made(tiny_encoder, tmp_path / "m"), load_as("text-ranking", ranker_folder)
+    folder = made(tiny_encoder, tmp_path / "m")
+    ranker = load_as("text-ranking", ranker_folder)
     documents = list(DOCUMENTS.values())
     rows = Dataset.from_dict({"query": ["good cat"] * 4, "document": documents, "document_id": list(DOCUMENTS)})
     retriever = load(folder)
@@ -325,7 +331,8 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
     assert [answer["score"] for answer in ranked] == pytest.approx(list(scores.values()), abs=1e-5)
     direct = reranker(str(ranker_folder))("good cat", [DOCUMENTS[name] for name in first[:3]])
     assert list(direct) == pytest.approx(list(scores.values()), abs=1e-5)
-    plain, ids = rows.remove_columns("document_id"), [None, "other", None, "last"]
+    plain = rows.remove_columns("document_id")
+    ids = [None, "other", None, "last"]
     texts = {text: text for text in documents} | dict(zip(ids, documents, strict=True))
     for unnamed in (plain, plain.add_column("document_id", ids)):  # a document without an id is named by its text
         answers = list(retriever.task.answer(unnamed, retriever.predict_features))
@@ -339,7 +346,8 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
 
 
 def test_embed_index_and_search(tiny_encoder, tmp_path, capsys):
-    folder, store = str(made(tiny_encoder, tmp_path / "m")), str(tmp_path / "store")
+    folder = str(made(tiny_encoder, tmp_path / "m"))
+    store = str(tmp_path / "store")
     corpus = beir(tmp_path / "beir") / "corpus.jsonl"
     assert (
         main(["embed", folder, "--input", str(corpus), "--output", str(tmp_path / "v.npy"), "--side", "document"]) == 0
@@ -353,7 +361,8 @@ def test_embed_index_and_search(tiny_encoder, tmp_path, capsys):
     ]
     near = nearest(dual_encoder(folder), ["good cat"], DOCUMENTS, 2)[0]
     assert [hit["id"] for hit in hits] == near
-    asked, out = small.write_rows(tmp_path / "asked.jsonl", [{"_id": "q", "q": "good cat"}]), tmp_path / "found.jsonl"
+    asked = small.write_rows(tmp_path / "asked.jsonl", [{"_id": "q", "q": "good cat"}])
+    out = tmp_path / "found.jsonl"
     words = ["search", store, "--input", str(asked), "--column", "q", "--top-k", "2"]
     assert main([*words, "--output", str(out)]) == 0
     assert f"1 row in {out}" in capsys.readouterr().err

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -40,13 +39,13 @@ from bertkit.training.train import train
 
 
 @pytest.fixture
-def model(learned, tmp_path) -> Path:
+def model(learned, tmp_path):
     """A copy of a trained model, to be spoiled."""
     return shutil.copytree(learned.model, tmp_path / "model")
 
 
 @pytest.fixture
-def marker(tmp_path) -> Path:
+def marker(tmp_path):
     """The file that is there if anybody's code was run."""
     return tmp_path / "I WAS RUN"
 
@@ -54,10 +53,10 @@ def marker(tmp_path) -> Path:
 class Malicious:
     """Unpickled, it writes a file."""
 
-    def __init__(self, marker: Path):
+    def __init__(self, marker):
         self.marker = marker
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.mkdir, (str(self.marker),)
 
 
@@ -67,7 +66,7 @@ def test_the_malicious_pickle_works(marker):
     assert marker.exists()
 
 
-def bomb(path: Path, marker: Path, *, archive: bool = True):
+def bomb(path, marker, *, archive=True):
     """The pickle at `path`, as torch.save writes it or bare."""
     if archive:
         torch.save({"weights": Malicious(marker)}, path)
@@ -130,7 +129,7 @@ AUTO_MAP = {
 
 
 @pytest.fixture
-def evil(model, marker, monkeypatch) -> Path:
+def evil(model, marker, monkeypatch):
     """A model that brings its own code, and a user who answers yes to whatever is asked."""
     (model / "evil.py").write_text(EVIL.format(marker=str(marker)))
     write_json(model / "config.json", read_json(model / "config.json") | {"auto_map": AUTO_MAP})
@@ -182,24 +181,24 @@ def test_training_runs_no_code_of_its_encoder(evil, marker, tmp_path):
 Spoil = Callable[[Path], object]
 
 
-def cut(name: str, at: int) -> Spoil:
+def cut(name, at):
     """What cuts a file off there."""
     return lambda model: (model / name).write_bytes((model / name).read_bytes()[:at])
 
 
-def written(name: str, content: str | bytes) -> Spoil:
+def written(name, content):
     return lambda model: (model / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def said(**fields) -> Spoil:
+def said(**fields):
     """What writes fields of config.json, as somebody else would."""
     return lambda model: write_json(model / "config.json", read_json(model / "config.json") | fields)
 
 
-def change(how: Callable[[dict[str, torch.Tensor]], Any]) -> Spoil:
+def change(how):
     """What changes the tensors."""
 
-    def spoil(model: Path):
+    def spoil(model):
         tensors = load_file(model / "model.safetensors")
         how(tensors)
         save_file(tensors, model / "model.safetensors", {"format": "pt"})
@@ -207,10 +206,10 @@ def change(how: Callable[[dict[str, torch.Tensor]], Any]) -> Spoil:
     return spoil
 
 
-def index(name: str) -> Spoil:
+def index(name):
     """What moves the weights out of the folder, and has an index that names them."""
 
-    def spoil(model: Path):
+    def spoil(model):
         other = model.parent / "other.safetensors"
         shutil.move(model / "model.safetensors", other)
         where = {"metadata": {}, "weight_map": dict.fromkeys(load_file(other), name)}
@@ -219,14 +218,14 @@ def index(name: str) -> Spoil:
     return spoil
 
 
-def nested_index(model: Path):
+def nested_index(model):
     (model / "sub").mkdir()
     where = dict.fromkeys(load_file(model / "model.safetensors"), "../model.safetensors")
     write_json(model / "sub/model.safetensors.index.json", {"metadata": {}, "weight_map": where})
 
 
-def lying_header(name: str, length: int) -> Spoil:
-    def spoil(model: Path):
+def lying_header(name, length):
+    def spoil(model):
         content = (model / "model.safetensors").read_bytes()
         (model / name).parent.mkdir(exist_ok=True)
         (model / name).write_bytes(length.to_bytes(8, "little") + content[8:])
@@ -234,15 +233,15 @@ def lying_header(name: str, length: int) -> Spoil:
     return spoil
 
 
-def huge_config(model: Path):
+def huge_config(model):
     with (model / "config.json").open("wb") as file:
         file.truncate(2**31)  # takes no room on the disk
 
 
-def pipe(name: str) -> Spoil:
+def pipe(name):
     """What puts a pipe in place of a file, which whoever opens it waits for without end."""
 
-    def spoil(model: Path):
+    def spoil(model):
         (model / name).parent.mkdir(exist_ok=True)
         (model / name).unlink(missing_ok=True)
         os.mkfifo(model / name)
@@ -250,10 +249,10 @@ def pipe(name: str) -> Spoil:
     return spoil
 
 
-def tokenizer(settings: dict[str, Any], parts: dict[str, Any] | None = None, *, short: bool = False) -> Spoil:
+def tokenizer(settings, parts=None, *, short=False):
     """What changes the tokenizer's settings, and parts of tokenizer.json. short: whether the model has no length."""
 
-    def spoil(model: Path):
+    def spoil(model):
         write_json(model / "tokenizer_config.json", read_json(model / "tokenizer_config.json") | settings)
         write_json(model / "tokenizer.json", read_json(model / "tokenizer.json") | (parts or {}))
         config = read_json(model / "config.json")
@@ -264,11 +263,11 @@ def tokenizer(settings: dict[str, Any], parts: dict[str, Any] | None = None, *, 
     return spoil
 
 
-def unusual(settings: dict[str, Any], parts: dict[str, Any] | None = None) -> Spoil:
+def unusual(settings, parts=None):
     return tokenizer({"tokenizer_class": "PreTrainedTokenizerFast", **settings}, parts)
 
 
-def normalizers(*steps: dict[str, Any]) -> dict[str, Any]:
+def normalizers(*steps):
     return {"normalizer": {"type": "Sequence", "normalizers": list(steps)}}
 
 
@@ -278,10 +277,11 @@ PUNCTUATION = [
     *({"type": "Replace", "pattern": {"String": mark}, "content": f" {mark} "} for mark in "!?.,;:'()-/&%$"),
     {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
 ]
-CLS, TEXT = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, [{"Sequence": {"id": "A", "type_id": 0}}]
+CLS = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+TEXT = [{"Sequence": {"id": "A", "type_id": 0}}]
 
 
-def template(single: list[Any] | None = None, pair: list[Any] | None = None) -> dict[str, Any]:
+def template(single=None, pair=None):
     """A post-processor that adds [CLS], or [X] of an id that no vocabulary has."""
     ids = {"[CLS]": 2, "[X]": 999_999}
     return {
@@ -294,7 +294,7 @@ def template(single: list[Any] | None = None, pair: list[Any] | None = None) -> 
     }
 
 
-def labels(count: int) -> dict[str, Any]:
+def labels(count):
     """The settings of a classifier of so many labels."""
     task = {"name": "text-classification", "labels": [[str(n), str(n)] for n in range(count)]}
     return {"version": "0.1.0", "task": task}
@@ -476,7 +476,8 @@ def test_weights_in_several_files_of_the_folder_are_read(model):
 
 
 def test_a_config_does_not_choose_how_a_model_runs(model):
-    answer, config = load(model)("the cat was good"), read_json(model / "config.json")
+    answer = load(model)("the cat was good")
+    config = read_json(model / "config.json")
     for field in (
         {"return_dict": False},
         {"torchscript": True},
@@ -530,7 +531,8 @@ def test_a_writer_leaves_the_file_of_another_alone(tmp_path):
 
 
 def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path, learned):
-    old, link = tmp_path / "old.jsonl", tmp_path / "link.jsonl"
+    old = tmp_path / "old.jsonl"
+    link = tmp_path / "link.jsonl"
     old.write_text("old")
     link.symlink_to(old)
     for mode in (0o600, 0o444, 0o644):

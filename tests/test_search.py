@@ -60,7 +60,8 @@ def animals(tmp_path_factory):
 
 
 def test_exact_search_is_brute_force_and_approximate_search_finds_nearly_the_same(store):
-    vectors, queries = random_vectors(1500, 0), random_vectors(50, 1)
+    vectors = random_vectors(1500, 0)
+    queries = random_vectors(50, 1)
     index(store, numbered(1500), looked_up(vectors), ann_from=1500)
     assert store.approximate
     exact, found = ([search(store, "q", query, 10, exact=each) for query in queries] for each in (True, False))
@@ -90,7 +91,8 @@ def test_a_narrow_filter_still_fills_the_list(store, monkeypatch):
     far = np.argsort(vectors @ vectors[0])[:5].tolist()
     documents = [{**document, "far": number in far} for number, document in enumerate(numbered(300))]
     index(store, documents, looked_up(vectors), ann_from=300)
-    whole, exact = _Ranked._rows, []
+    whole = _Ranked._rows
+    exact = []
 
     def fewer(self, query, limit, extra):
         exact.append(bool(query._bypass_vector_index))
@@ -362,7 +364,8 @@ def search_store(store, query, **options):
 
 
 def test_index_and_search_from_files(tmp_path, capsys):
-    file, store = write(tmp_path / "corpus.jsonl", numbered(5)), str(tmp_path / "store")
+    file = write(tmp_path / "corpus.jsonl", numbered(5))
+    store = str(tmp_path / "store")
     command = ["index", MODEL.name, "--store", store]
     printed = said(capsys, *command, "--documents", file)
     assert printed == f"documents: 5 added, 0 replaced, 0 unchanged; 5 passages written\n{store} holds 5 passages\n"
@@ -414,7 +417,8 @@ def test_a_filter_is_no_code(goods, loaded, capsys):
 
 
 def test_messages_of_the_commands(tmp_path, loaded):
-    file, store = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "x"}, {"id": "b"}]), str(tmp_path / "store")
+    file = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "x"}, {"id": "b"}])
+    store = str(tmp_path / "store")
     raises(DataError, r"absent\.jsonl", commands.index, MODEL.name, store, tmp_path / "absent.jsonl")
     raises(DataError, "is not a store", commands.index, MODEL.name, store, file, delete=["a"])
     assert main(["index", MODEL.name, "--store", store]) == 2

@@ -131,8 +131,11 @@ def test_a_plain_encoder_gets_mean_pooling(tiny_encoder):
     assert_allclose(found, unit, atol=1e-6)
 
 
-MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/config.json"
-LENGTH, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+MODULES = "modules.json"
+POOLING = "1_Pooling/config.json"
+DENSE = "2_Dense/config.json"
+LENGTH = "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
 
 
 def foreign(tiny_encoder, tmp_path, file, edit):
@@ -209,7 +212,8 @@ def test_prompts_of_queries_are_read(tiny_encoder, tmp_path):
 @pytest.mark.parametrize(("size", "task"), [(3, "sentence-similarity"), (99, "sentence-similarity"), (3, "retrieval")])
 def test_vectors_are_cut_as_in_sentence_transformers(size, task, tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(truncate_dim=size))
-    model, theirs = load(folder, task=task, precision="fp32"), SentenceTransformer(str(folder), device="cpu")
+    model = load(folder, task=task, precision="fp32")
+    theirs = SentenceTransformer(str(folder), device="cpu")
     assert theirs.encode(TEXTS).shape[1] == min(size, 5)
     assert_allclose(model.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
     a, b = TEXTS[:2]
@@ -225,7 +229,8 @@ def test_prefixes_have_the_mean_of_their_losses(loss, tiny_encoder):
     if loss != "multiple-negatives-ranking":
         sides = {"text_a": ["a", "b", "c"], "text_b": ["d", "e", "f"], "score": [0.0, 0.4, 1.0]}
     case = Case("dims", {"name": "sentence-similarity", "loss": loss}, sides)
-    whole, cut = case.task(tiny_encoder), replace(case, options={**case.options, "dims": [8, 3, 5]}).task(tiny_encoder)
+    whole = case.task(tiny_encoder)
+    cut = replace(case, options={**case.options, "dims": [8, 3, 5]}).task(tiny_encoder)
     vectors = torch.randn(6, 8, generator=torch.manual_seed(1), requires_grad=True)
     batch = {"side": torch.tensor([0, 1] * 3), "same": torch.arange(6)}
     batch["labels"] = torch.tensor([0.0, 0.0, 0.4, 0.4, 1.0, 1.0])
@@ -248,7 +253,8 @@ def test_each_size_is_scored_and_the_largest_saved(identifier, tiny_encoder, tmp
     monkeypatch.setattr(Runner, "__call__", lambda self, rows: seen.append(len(rows)) or run_features(self, rows))
     answers, scores = score(predictor, case.rows())
     assert len(seen) > 2
-    once, seen = seen, []
+    once = seen
+    seen = []
     assert list(answers) == list(predictor.task.answer(case.rows(), predictor.predict_features))
     assert seen == once  # the other sizes did not run the model again
     assert scores["dims"]["5"] == scores["metrics"]
@@ -381,7 +387,8 @@ def test_indices_of_labels_that_the_recipe_names(tiny_encoder, tmp_path):
 def test_a_text_and_a_pair_are_answered(tiny_encoder, tmp_path, capsys):
     folder = made(tiny_encoder, tmp_path)
     predictor = load(folder)
-    one, pair = predictor("the cat"), predictor(text_a="the cat", text_b="the cat")
+    one = predictor("the cat")
+    pair = predictor(text_a="the cat", text_b="the cat")
     assert len(one["vector"]) == 16
     assert pair["score"] == pytest.approx(1.0)
     assert np.linalg.norm(one["vector"]) == pytest.approx(1.0, abs=1e-5)

@@ -5,9 +5,7 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -23,7 +21,7 @@ from starlette.testclient import TestClient
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError
-from bertkit.inference.predictor import Predictor, load
+from bertkit.inference.predictor import load
 from bertkit.retrieval.commands import index, searcher
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import dual_encoder
@@ -33,13 +31,13 @@ from bertkit.serving.service import MAX_SEARCHES
 
 
 @pytest.fixture
-def client(request, tiny_encoder) -> Iterator[TestClient]:
+def client(request, tiny_encoder):
     """A client of the case's server."""
     with TestClient(make_app(predictor_of(KEPT[request.param], tiny_encoder), "small", Limits())) as made:
         yield made
 
 
-def served(name: str):
+def served(name):
     """The decorator for tests of one case's server."""
     return pytest.mark.parametrize("client", [name], indirect=True)
 
@@ -58,7 +56,8 @@ def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case, tiny_
         assert len(said(client, "/predict", **example)["answers"]) == 1
     alike(found["answers"], predictor(rows))
     assert next(iter(schemas["paths"])) == "/predict"
-    operation, components = schemas["paths"]["/predict"]["post"], {"components": schemas["components"]}
+    operation = schemas["paths"]["/predict"]["post"]
+    components = {"components": schemas["components"]}
     for schema, value in (
         (operation["requestBody"]["content"], {"rows": rows}),
         (operation["requestBody"]["content"], example),
@@ -95,7 +94,8 @@ def test_rows_whose_answers_depend_on_each_other_share_no_call(name, tiny_encode
     rows = rows_of(KEPT[name], predictor)
     if "positive" in rows[0]:  # of other anchors, so that some are not the nearest
         rows = [row | {"positive": other["positive"]} for row, other in zip(rows, rows[3:] + rows[:3], strict=True)]
-    together, apart = predictor(rows), [*predictor(rows[:3]), *predictor(rows[3:])]
+    together = predictor(rows)
+    apart = [*predictor(rows[:3]), *predictor(rows[3:])]
     with pytest.raises(AssertionError):  # so that it matters
         alike(together, apart)
     assert RowReader(predictor.task, {}, Limits()).key(rows) is None
@@ -184,7 +184,8 @@ def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client, tiny_en
 
 @served("ner-softmax")
 def test_tokenize(client, tiny_encoder):
-    tokenizer, text = predictor_of(KEPT["ner-softmax"], tiny_encoder).task.tokenizer, "the é cat 😀 [SEP] sat"
+    tokenizer = predictor_of(KEPT["ner-softmax"], tiny_encoder).task.tokenizer
+    text = "the é cat 😀 [SEP] sat"
     found = said(client, "/tokenize", inputs=[text, "yes"])
     assert [[token["id"] for token in tokens] for tokens in found] == tokenizer([text, "yes"])["input_ids"]
     first, *middle, last = found[0]
@@ -300,7 +301,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def classifier(tiny_encoder) -> Iterator[TestClient]:
+def classifier(tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())) as made:
         yield made
 
@@ -330,8 +331,10 @@ def test_odd_bodies_on_every_path(tiny_encoder, subtests):
                     assert said(client, path, status=422, **body)["error"].count("valid string") == kinds
             for _, path, body, item in (each for each in EMPTY if each[0] == name):
                 with subtests.test(path, body=body):
-                    error, field = said(client, path, status=400, **body), [*body][path == "/rerank"]
-                    what, in_v1 = f"`{field}`, item {item}: an empty text", path == "/v1/embeddings"
+                    error = said(client, path, status=400, **body)
+                    field = [*body][path == "/rerank"]
+                    what = f"`{field}`, item {item}: an empty text"
+                    in_v1 = path == "/v1/embeddings"
                     v1 = {"error": {"message": what, "type": "Empty"}}
                     assert error == (v1 if in_v1 else {"error": what, "error_type": "Empty"})
             for _, path, text in (each for each in SURROGATES if each[0] == name):
@@ -434,7 +437,7 @@ DOCUMENTS = [
 QUERIES = ["the cat", "not very good", "two dog"]
 
 
-def retriever(tiny_encoder: Path, folder: Path, prefix: str = "yes ") -> str:
+def retriever(tiny_encoder, folder, prefix="yes "):
     """A model folder for retrieval, whose queries have a prefix."""
     config = transformers.AutoConfig.from_pretrained(tiny_encoder)
     task = {"name": "retrieval", "query_prefix": prefix}
@@ -445,7 +448,7 @@ def retriever(tiny_encoder: Path, folder: Path, prefix: str = "yes ") -> str:
 
 
 @pytest.fixture(scope="module")
-def room(tiny_encoder, tmp_path_factory) -> Path:
+def room(tiny_encoder, tmp_path_factory):
     """The folder of a model, and of a store of DOCUMENTS that nobody changes."""
     folder = tmp_path_factory.mktemp("search")
     model = retriever(tiny_encoder, folder / "model")
@@ -454,25 +457,25 @@ def room(tiny_encoder, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def predictor(room) -> Predictor:
+def predictor(room):
     return load(str(room / "model"))
 
 
 @pytest.fixture(scope="module")
-def searching(room, predictor) -> Iterator[TestClient]:
+def searching(room, predictor):
     """Of what `bertkit serve MODEL --store STORE` serves."""
     with TestClient(make_app(predictor, "small", Limits(), store=Store.open(room / "store"))) as made:
         yield made
 
 
 @pytest.fixture
-def own(room, tmp_path) -> Store:
+def own(room, tmp_path):
     """A copy of the store, to be changed."""
     return Store.open(shutil.copytree(room / "store", tmp_path / "store"))
 
 
 @pytest.fixture
-def own_client(predictor, own) -> Iterator[TestClient]:
+def own_client(predictor, own):
     with TestClient(make_app(predictor, "small", Limits(), store=own)) as made:
         yield made
 
@@ -489,7 +492,8 @@ def test_the_documents_of_the_command(searching, room):
 
 def test_the_schema_that_is_promised(searching):
     document = searching.get("/openapi.json").json()
-    operation, components = document["paths"]["/search"]["post"], {"components": document["components"]}
+    operation = document["paths"]["/search"]["post"]
+    components = {"components": document["components"]}
     answered = components | operation["responses"]["200"]["content"]["application/json"]["schema"]
     for body in ({"query": "the cat"}, {"queries": QUERIES}):
         jsonschema.validate(body, components | operation["requestBody"]["content"]["application/json"]["schema"])
@@ -567,7 +571,8 @@ def test_a_search_that_fails(searching, monkeypatch, caplog):
 
 def test_late_searches_stop_no_other_answer(room, predictor, monkeypatch):
     """They count until they end: when all threads are busy, a search is late too, and other paths answer."""
-    may, busy = threading.Event(), threading.Semaphore(0)
+    may = threading.Event()
+    busy = threading.Semaphore(0)
 
     def slow(*_, **__):
         busy.release()
@@ -599,7 +604,8 @@ def test_without_a_store(name, tiny_encoder):
 
 
 def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, monkeypatch, capsys):
-    model, store = tmp_path / "named", str(tmp_path / "store")
+    model = tmp_path / "named"
+    store = str(tmp_path / "store")
     shutil.copytree(tiny_encoder, model / "model")
     index(str(model), store, write(tmp_path / "documents.jsonl", DOCUMENTS))
     served = []

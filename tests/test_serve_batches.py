@@ -3,8 +3,6 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,12 +15,12 @@ from bertkit.serving.limits import Limits, Refused
 from bertkit.serving.prometheus import Metrics
 
 
-def row(number: int, size: int = 1, **more) -> dict[str, Any]:
+def row(number, size=1, **more):
     """A row of so many tokens."""
     return {"n": number, "text": "x" * (4 * (size - 1)), **more}
 
 
-def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, **limits) -> Model:
+def batched(work, model=None, **limits):
     """Run `work` with a batcher around the model."""
     model = model or Model()
 
@@ -37,7 +35,7 @@ def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, *
     return model
 
 
-async def waiting(batcher: Batcher, model: Model, *jobs: tuple[list[dict[str, Any]], Any]) -> list[Any]:
+async def waiting(batcher, model, *jobs):
     """What each of these jobs gets that come while the model is busy with another."""
     first = asyncio.create_task(batcher.answers([row(-1)], "first"))
     await asyncio.to_thread(model.busy.wait)
@@ -56,7 +54,7 @@ def test_tokens_are_a_quarter_of_the_bytes():
 
 
 def test_what_waits_goes_together_up_to_the_budget():
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         jobs = [([row(10 * job + n, size=10) for n in range(3)], "same") for job in range(4)]
         found = await waiting(batcher, model, *jobs)
         assert found == [[{"n": 10 * job + n} for n in range(3)] for job in range(4)]
@@ -66,7 +64,7 @@ def test_what_waits_goes_together_up_to_the_budget():
 
 
 def test_rows_that_may_not_be_mixed_are_not_and_nobody_is_passed_over():
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         jobs = [([row(0)], "a"), ([row(1), row(2)], None), ([row(3)], "b"), ([row(4)], "a"), ([row(5, 99)], "b")]
         assert await waiting(batcher, model, *jobs) == [[{"n": r["n"]} for r in rows] for rows, _ in jobs]
 
@@ -74,7 +72,7 @@ def test_rows_that_may_not_be_mixed_are_not_and_nobody_is_passed_over():
 
 
 def test_a_request_that_fails_fails_alone(caplog):
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         jobs = [[row(0), row(1)], [row(2), row(3, bad="data")], [row(4, bad="bug")], [row(5)]]
         found = await waiting(batcher, model, *((rows, "same") for rows in jobs))
         assert found[0] == [{"n": 0}, {"n": 1}]
@@ -89,7 +87,7 @@ def test_a_request_that_fails_fails_alone(caplog):
 
 
 def test_a_part_that_fails_is_told_by_the_rows_of_its_request():
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         model.may.set()
         with pytest.raises(DataError, match="row 5: bad"):
             await batcher.answers([*(row(n, 10) for n in range(4)), row(4, 10, bad="data")], "same")
@@ -98,7 +96,7 @@ def test_a_part_that_fails_is_told_by_the_rows_of_its_request():
 
 
 def test_a_function_that_fails_in_the_models_thread_is_refused():
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         def panic():
             raise BaseException(SECRET)
 
@@ -112,7 +110,7 @@ def test_a_function_that_fails_in_the_models_thread_is_refused():
 
 
 def test_too_late():
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         found = await asyncio.gather(
             batcher.answers([row(0)], "a"), batcher.answers([row(1)], "b"), return_exceptions=True
         )
@@ -130,7 +128,7 @@ def test_too_late():
 def test_clients_that_leave_are_no_longer_counted_as_waiting():
     """Whether some of their rows were given to the model, or none."""
 
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         def gauge():
             return batcher._metrics.registry.get_sample_value("bertkit_waiting_requests")
 
@@ -152,7 +150,7 @@ def test_clients_that_leave_are_no_longer_counted_as_waiting():
 def test_on_exit_what_was_taken_in_is_finished():
     model = Model()
 
-    async def run() -> list[Any]:
+    async def run():
         async with Batcher(model, Limits(), Metrics()) as batcher:
             tasks = [asyncio.create_task(batcher.answers([row(n)], n)) for n in range(5)]
             await asyncio.sleep(0)
@@ -178,7 +176,7 @@ def test_every_row_is_answered_to_whom_it_belongs(jobs, budget):
         for job, (sizes, key, bad) in enumerate(jobs)
     ]
 
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         found = await waiting(batcher, model, *((rows, key) for rows, key, _ in numbered))
         for (rows, _, bad), answers in zip(numbered, found, strict=True):
             assert isinstance(answers, DataError) if bad else answers == [{"n": r["n"]} for r in rows]
@@ -198,7 +196,7 @@ def test_every_row_is_answered_to_whom_it_belongs(jobs, budget):
 
 
 def test_whoever_waits_for_a_server_that_no_longer_answers_is_told(monkeypatch):
-    async def work(batcher: Batcher, model: Model):
+    async def work(batcher, model):
         first = asyncio.create_task(batcher.answers([row(0)], "same"))
         await asyncio.to_thread(model.busy.wait)
         second = asyncio.create_task(batcher.answers([row(1)], "same"))

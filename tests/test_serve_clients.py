@@ -3,8 +3,6 @@
 import base64
 import re
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import jsonschema
 import numpy as np
@@ -21,13 +19,12 @@ from starlette.testclient import TestClient
 
 from bertkit.cli.main import main
 from bertkit.errors import UserError
-from bertkit.inference.predictor import Predictor
 from bertkit.serving.limits import Limits
 from bertkit.serving.server import read_api_key
 
 
 @pytest.fixture
-def served(request, tiny_encoder, monkeypatch) -> Iterator[tuple[str, Predictor]]:
+def served(request, tiny_encoder, monkeypatch):
     """The address of a server of the case that is the parameter, and its predictor."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # which would refuse 127.0.0.1 too
     predictor = predictor_of(KEPT[request.param], tiny_encoder)
@@ -35,17 +32,17 @@ def served(request, tiny_encoder, monkeypatch) -> Iterator[tuple[str, Predictor]
         yield url, predictor
 
 
-def cases(*names: str):
+def cases(*names):
     """The decorator for tests of the servers of these cases."""
     return pytest.mark.parametrize("served", names, indirect=True)
 
 
-def received(elements: list[Any]) -> list[dict[str, Any]]:
+def received(elements):
     """What the server sent of these elements, without the fields that the client adds as None."""
     return [{name: value for name, value in each.items() if value is not None} for each in elements]
 
 
-def refused(part: str, call, *arguments, **parameters):
+def refused(part, call, *arguments, **parameters):
     """The client raises what the server says."""
     with pytest.raises(HfHubHTTPError) as error:
         call(*arguments, **parameters)
@@ -59,7 +56,8 @@ def refused(part: str, call, *arguments, **parameters):
 @cases("single-label", "multi-label", "regression")
 def test_text_classification(served):
     url, predictor = served
-    client, answer = InferenceClient(url), predictor(TEXTS[0])
+    client = InferenceClient(url)
+    answer = predictor(TEXTS[0])
     scores = answer.get("scores", {"score": answer["score"]} if "score" in answer else {})
     expected = [{"label": n, "score": s} for n, s in sorted(scores.items(), key=lambda pair: -pair[1])]
     alike([dict(each) for each in client.text_classification(TEXTS[0])], expected)
@@ -76,7 +74,8 @@ def test_text_classification(served):
 @cases("ner-softmax")
 def test_token_classification(served):
     url, predictor = served
-    client, text = InferenceClient(model=url), TEXTS[5]
+    client = InferenceClient(model=url)
+    text = TEXTS[5]
     answer = predictor({"text": text})
 
     def sent(kind, kept, text, elements):
@@ -113,7 +112,8 @@ def test_labels_of_words(served):
 @cases("qa", "qa-windows-or-none")
 def test_question_answering(served):
     url, predictor = served
-    client, asked = InferenceClient(url), {"question": QUESTIONS[0], "context": CONTEXTS[0]}
+    client = InferenceClient(url)
+    asked = {"question": QUESTIONS[0], "context": CONTEXTS[0]}
     answer = predictor(asked)
     own = {name: answer[name] for name in "answer start end score".split()}
     alike(dict(client.question_answering(**asked)), own)
@@ -143,7 +143,8 @@ def test_fill_mask_as_transformers_pipeline(served, tiny_encoder, tmp_path):
     url, predictor = served
     predictor.model.save_pretrained(tmp_path)
     pipeline = transformers.pipeline("fill-mask", str(tmp_path), tokenizer=str(tiny_encoder), device="cpu")
-    client, text = InferenceClient(url), "the cat was [MASK]"
+    client = InferenceClient(url)
+    text = "the cat was [MASK]"
     expected = pipeline(text)
     for each in expected:  # the pipeline joins `##` tokens to the word before; bertkit keeps the space
         each["sequence"] = f"the cat was {each['token_str'].removeprefix('##')}"
@@ -179,7 +180,8 @@ def test_generated_texts(served):
 @cases("retrieval", "similarity-cls")
 def test_feature_extraction(served):
     url, predictor = served
-    client, own = InferenceClient(base_url=url), predictor.encode(TEXTS)
+    client = InferenceClient(base_url=url)
+    own = predictor.encode(TEXTS)
     unit = own / np.linalg.norm(own, axis=1, keepdims=True)
     assert_allclose(client.feature_extraction(TEXTS[0]), unit[:1], atol=1e-5)
     assert_allclose(client.feature_extraction(TEXTS, normalize=False), own, rtol=1e-4, atol=1e-5)
@@ -201,7 +203,7 @@ def test_health_and_info_of_any_model(served):
 
 
 @pytest.fixture
-def openai_client(served) -> Iterator[openai.OpenAI]:
+def openai_client(served):
     with openai.OpenAI(base_url=f"{served[0]}/v1", api_key="-", max_retries=0) as client:
         yield client
 
@@ -209,7 +211,8 @@ def openai_client(served) -> Iterator[openai.OpenAI]:
 @cases("retrieval")
 def test_openai_embeddings(served, openai_client):
     url, predictor = served
-    own, create = predictor.encode(TEXTS), openai_client.embeddings.create
+    own = predictor.encode(TEXTS)
+    create = openai_client.embeddings.create
     for formats in ({}, {"encoding_format": "float"}):  # by default it asks for base64 and decodes it
         found = create(model="-", input=TEXTS, **formats)
         assert_allclose([each.embedding for each in found.data], own, atol=1e-5)
@@ -253,7 +256,8 @@ REQUESTS = {
 def test_the_schema_of_the_root(name, tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
         document = client.get("/openapi.json").json()
-        operation, components = document["paths"]["/"]["post"], {"components": document["components"]}
+        operation = document["paths"]["/"]["post"]
+        components = {"components": document["components"]}
         asked = components | operation["requestBody"]["content"]["application/json"]["schema"]
         answered = components | operation["responses"]["200"]["content"]["application/json"]["schema"]
         for body in REQUESTS[name]:
@@ -269,7 +273,8 @@ def test_the_schema_of_the_root(name, tiny_encoder):
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings"])
 def test_errors_have_the_form_that_is_promised(path, tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT["retrieval"], tiny_encoder), "small", Limits())) as client:
-        document, error = client.get("/openapi.json").json(), said(client, path, status=422, neither=1)
+        document = client.get("/openapi.json").json()
+        error = said(client, path, status=422, neither=1)
     promised = document["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
     jsonschema.validate(error, {"components": document["components"]} | promised)
     assert "unknown field neither" in str(error)
@@ -337,7 +342,8 @@ def test_where_the_api_key_is_from(tmp_path, monkeypatch):
 
 
 def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monkeypatch, capsys):
-    predictor, keys = predictor_of(KEPT["single-label"], tiny_encoder), []
+    predictor = predictor_of(KEPT["single-label"], tiny_encoder)
+    keys = []
 
     def make(service, api_key):
         keys.append(api_key)

@@ -11,11 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,12 +47,12 @@ class StandIn(Predictor):
 
     wait: Any = None
 
-    def stream(self, rows) -> Iterator[Any]:
+    def stream(self, rows):
         self.wait([{"n": row["text"]} for row in rows])
         return super().stream(rows)
 
 
-def stand_in(predictor: Predictor, model: Model) -> StandIn:
+def stand_in(predictor, model):
     return StandIn(**{part.name: getattr(predictor, part.name) for part in fields(predictor)}, wait=model)
 
 
@@ -63,7 +61,7 @@ SCOPE |= {"headers": [(b"content-type", b"application/json")], "query_string": b
 SCOPE |= {"client": None, "server": None, "state": {}, "asgi": {"version": "3.0"}}
 
 
-async def post(app, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
+async def post(app, text, leaves=None):
     """The messages of the response, by ASGI itself; the client goes away when `leaves` is set."""
     sent = []
     body = [{"type": "http.request", "body": json.dumps({"rows": [text]}).encode(), "more_body": False}]
@@ -141,7 +139,7 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def model_folder(tiny_encoder, tmp_path_factory) -> Path:
+def model_folder(tiny_encoder, tmp_path_factory):
     """A small classifier, read in fp32 so that its answers tell requests apart to the fifth digit."""
     folder = tmp_path_factory.mktemp("serve") / "classifier"
     torch.manual_seed(0)
@@ -155,7 +153,7 @@ def model_folder(tiny_encoder, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def server(model_folder) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def server(model_folder):
     """`bertkit serve` as a process of its own, and its port."""
     command = [sys.executable, "-m", "bertkit", "serve", str(model_folder)]
     command += "--port 0 --max-concurrent-requests 6 --max-batch-tokens 64".split()
@@ -169,7 +167,7 @@ def server(model_folder) -> Iterator[tuple[subprocess.Popen[str], int]]:
             process.kill()
 
 
-def asked(port: int, body=None, path: str = "/predict") -> tuple[int, bytes, Any]:
+def asked(port, body=None, path="/predict"):
     """Status, content and headers of the response; without a body, to GET."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     content = body if isinstance(body, bytes | None) else json.dumps(body)
@@ -180,7 +178,7 @@ def asked(port: int, body=None, path: str = "/predict") -> tuple[int, bytes, Any
     return found
 
 
-def half_sent(port: int, body: bytes) -> http.client.HTTPConnection:
+def half_sent(port, body):
     """A connection on which half of a request has gone."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.putrequest("POST", "/predict")
@@ -190,11 +188,11 @@ def half_sent(port: int, body: bytes) -> http.client.HTTPConnection:
     return connection
 
 
-def metric(port: int, name: str) -> float:
+def metric(port, name):
     return float(re.search(rf"^{name} (\S+)$", asked(port, path="/metrics")[1].decode(), re.M)[1])
 
 
-def until(true: Callable[[], bool]):
+def until(true):
     """Wait, for at most 20 seconds."""
     for _ in range(2000):
         if true():
@@ -203,7 +201,7 @@ def until(true: Callable[[], bool]):
     raise AssertionError("it did not come true")
 
 
-def refused(port: int) -> bool:
+def refused(port):
     try:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
     except OSError:
@@ -280,7 +278,7 @@ def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder,
 
 
 @pytest.fixture(scope="module")
-def address(tiny_encoder, request) -> Iterator[tuple[str, int]]:
+def address(tiny_encoder, request):
     """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""
     limits = Limits(timeout=request.param)
     server = make_server(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", limits), limits)
@@ -293,7 +291,7 @@ def address(tiny_encoder, request) -> Iterator[tuple[str, int]]:
         thread.join()
 
 
-def sent(connection: socket.socket, *lines: str) -> str:
+def sent(connection, *lines):
     """The status line and headers of the response to these lines; "" where the connection ends without one."""
     connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
     received = b""
@@ -302,7 +300,7 @@ def sent(connection: socket.socket, *lines: str) -> str:
     return received.decode().partition("\r\n\r\n")[0].lower()
 
 
-def ended(connection: socket.socket) -> bool:
+def ended(connection):
     """Whether the server closes the connection: within 20 seconds."""
     connection.settimeout(20)
     with suppress(ConnectionResetError):

@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -29,11 +27,11 @@ ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVI
 
 
 @pytest.fixture(scope="module")
-def done(tiny_encoder, tmp_path_factory) -> Path:
+def done(tiny_encoder, tmp_path_factory):
     return left_by(sharded, tiny_encoder, tmp_path_factory.mktemp("sharded"))
 
 
-def left_by(program: ModuleType, encoder: Path, folder: Path) -> Path:
+def left_by(program, encoder, folder):
     """The folder, after the program ran."""
     command = [sys.executable, str(program.__file__), str(encoder), str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
@@ -41,11 +39,11 @@ def left_by(program: ModuleType, encoder: Path, folder: Path) -> Path:
     return folder
 
 
-def codes(folder: Path) -> list[int]:
+def codes(folder):
     return list(read_json(folder / "codes.json"))
 
 
-def said(folder: Path, what: str) -> str:
+def said(folder, what):
     return (folder / what).read_text()
 
 
@@ -81,7 +79,8 @@ def test_what_is_wrong_with_one_process_ends_all(name, message, ended, done):
 
 def test_a_run_by_two_processes_ends_as_one_process_does(done):
     assert codes(done / "trained, 2") == [0, 0], said(done / "trained, 2", "0.err")
-    one, two = done / "trained, 1/written", done / "trained, 2/written"
+    one = done / "trained, 1/written"
+    two = done / "trained, 2/written"
     weights = [load_file(run / "model/model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for name, values in weights[0].items():

@@ -1,8 +1,5 @@
 """--shard: jobs that know nothing of each other write parts that are the whole output, one after the other."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +20,7 @@ ROWS = [{"id": f"r{number}", "text": text} for number, text in enumerate([*TEXTS
 
 
 @pytest.fixture(scope="module")
-def models(tiny_encoder, tmp_path_factory) -> Path:
+def models(tiny_encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     for case in CASES:
         if case.id in "single-label similarity-in-batch retrieval ner-document".split():
@@ -42,7 +39,7 @@ def _small_chunks(monkeypatch):
 
 
 @pytest.fixture
-def rows(tmp_path) -> Path:
+def rows(tmp_path):
     return small.write_rows(tmp_path / "rows.jsonl", ROWS)
 
 
@@ -64,10 +61,12 @@ def test_answers_of_parts_are_those_of_the_whole(case, count, models, tmp_path):
     """Also for a task that ranks the documents of a chunk, and one that reads sentences with their neighbours."""
     texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
     texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else texts
-    file, made = small.write_rows(tmp_path / "in.jsonl", texts), tmp_path / "made.jsonl"
+    file = small.write_rows(tmp_path / "in.jsonl", texts)
+    made = tmp_path / "made.jsonl"
     command = ["predict", str(models / case), "--input", str(file), "--output", str(made)]
     assert main(command) == 0
-    whole, parts = made.read_bytes(), b""
+    whole = made.read_bytes()
+    parts = b""
     for number in range(1, count + 1):
         assert main([*command, "--shard", f"{number}/{count}"]) == 0
         parts += made.read_bytes()
@@ -89,7 +88,7 @@ def test_vectors_of_parts_are_those_of_the_whole(models, rows, tmp_path, monkeyp
     assert tables[0]["id"].to_pylist() == [row["id"] for row in ROWS]
 
 
-def commands(models: Path, rows: Path, out: Path) -> Iterator[list[str]]:
+def commands(models, rows, out):
     yield ["predict", str(models / "single-label"), "--input", str(rows), "--output", f"{out}/made.jsonl"]
     yield ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output", f"{out}/made.npy"]
 

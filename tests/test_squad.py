@@ -435,7 +435,9 @@ def test_the_threshold_lies_midway():
     for gold, threshold in (([["x"], ["y"], []], 1.5), ([["x"], ["y"], ["z"]], 3.0), ([[]] * 3, -4.0)):
         assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], gold, SQUAD) == threshold
     # Of equally good ones the middle: three are wrong with and without an answer, so -1.5, -0.5, 1 and 2.5 tie.
-    odds, texts, gold = [-2.0, -1.0, 0.0, 2.0, 3.0], "x n n n n".split(), [["x"], ["y"], ["y"], ["y"], []]
+    odds = [-2.0, -1.0, 0.0, 2.0, 3.0]
+    texts = "x n n n n".split()
+    gold = [["x"], ["y"], ["y"], ["y"], []]
     assert best_threshold(odds, texts, gold, SQUAD) == -0.5
     # Rounding does not break a tie.
     # F1 goes up by 1, down by 1, up by ten times 0.1 and then stays: 0.5, 11.5, 12.5 and 14 tie.
@@ -445,5 +447,6 @@ def test_the_threshold_lies_midway():
     assert reduce(add, [0.1] * 10) < 1  # `sum` compensates rounding from Python 3.12 on
     assert best_threshold(np.arange(14.0), ["p"] * 14, gold, SQUAD) == 11.5
     for noise in (0.0, 1e-7):  # odds that are equal within rounding are not torn apart
-        odds, gold = [0.0, 1.0, 1.0, 1.0 + noise], [["x"], ["x"], ["x"], []]
+        odds = [0.0, 1.0, 1.0, 1.0 + noise]
+        gold = [["x"], ["x"], ["x"], []]
         assert best_threshold(odds, ["x"] * 4, gold, SQUAD) == pytest.approx(2.0)

@@ -274,7 +274,8 @@ def test_a_vector_without_a_direction_is_refused():
 def test_batches_are_bounded(store, monkeypatch):
     """A batch is full at eight documents, or at eight pages of text."""
     monkeypatch.setattr(documents_module, "_BATCH", 8)
-    encode, sizes = Encoder(), []
+    encode = Encoder()
+    sizes = []
     documents = numbered(20)
     documents[10]["text"] = "word " * 5000
 
@@ -305,7 +306,8 @@ def test_without_lancedb_the_message_says_what_to_install(tmp_path, monkeypatch)
 
 
 def test_a_call_that_is_stopped_is_completed_by_the_same_call(store):
-    encode, calls = Encoder(), []
+    encode = Encoder()
+    calls = []
 
     def fail_at_the_third(texts):
         calls.append(len(texts))

@@ -3,7 +3,6 @@
 import json
 import re
 import warnings
-from collections.abc import Callable
 from math import isfinite, log10, nan
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.files import sha256, write_json, write_text
-from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.recipe.yaml import parse as parse_yaml
 from bertkit.report.paired import Difference, Pair
 from bertkit.run import Run
@@ -30,7 +29,7 @@ SPACE = "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.pe
 
 
 @pytest.fixture(scope="module")
-def room(tiny_encoder, tmp_path_factory) -> Path:
+def room(tiny_encoder, tmp_path_factory):
     """A folder with a small recipe and a space."""
     folder = tmp_path_factory.mktemp("sweep")
     small.write_recipe(folder, tiny_encoder)
@@ -38,7 +37,7 @@ def room(tiny_encoder, tmp_path_factory) -> Path:
     return folder
 
 
-def recipe_of(room: Path, *overrides: str) -> Recipe:
+def recipe_of(room, *overrides):
     return load_recipe(room / "small.yaml", overrides)
 
 
@@ -51,17 +50,20 @@ def _prune_early(monkeypatch):
 # --- a trainer that takes no time: its score is a formula, so that the best settings are known
 
 
-def formula(recipe: Recipe) -> float:
+def formula(recipe):
     """Best at a rate of 1e-2 and a batch of 4; a bit different with each seed."""
-    rate, batch = recipe.training["learning_rate"], recipe.training["per_device_train_batch_size"]
+    rate = recipe.training["learning_rate"]
+    batch = recipe.training["per_device_train_batch_size"]
     return 0.9 - 0.2 * abs(log10(rate) + 2) - 0.05 * abs(batch - 4) + recipe.seeds[0] % 7 / 1000
 
 
 class Trainer:
     """Stands for `train`: three evaluations, then results. It can be interrupted at any of its moments, by number."""
 
-    def __init__(self, score: Callable[[Recipe], float] = formula):
-        self.score, self.moment, self.interrupt = score, 0, set()
+    def __init__(self, score=formula):
+        self.score = score
+        self.moment = 0
+        self.interrupt = set()
         self.trained = []
 
     def pass_moment(self):
@@ -69,7 +71,7 @@ class Trainer:
         if self.moment in self.interrupt:
             raise KeyboardInterrupt
 
-    def __call__(self, recipe: Recipe, folder: Path, resume: bool, *, callbacks) -> Run:
+    def __call__(self, recipe, folder, resume, *, callbacks):
         assert resume == (folder / "recipe.yaml").is_file()
         if not resume:
             assert not folder.exists()
@@ -92,7 +94,7 @@ class Trainer:
 
 
 @pytest.fixture
-def trainer(monkeypatch) -> Trainer:
+def trainer(monkeypatch):
     """In place of `train`, and of the rehearsal before it."""
     made = Trainer()
     monkeypatch.setattr(trials, "train", lambda *args, **more: made(*args, **more))
@@ -101,25 +103,25 @@ def trainer(monkeypatch) -> Trainer:
     return made
 
 
-def rehearsed(digest: str) -> SimpleNamespace:
+def rehearsed(digest):
     """A job whose data have this fingerprint."""
     return SimpleNamespace(headline="accuracy", data=SimpleNamespace(fingerprints={"train": digest}))
 
 
-def paired(low: float, high: float, p: float = 0.01) -> Pair:
+def paired(low, high, p=0.01):
     """Two runs, whose difference has this interval, and whose test this p-value."""
     difference = Difference(0.5, 0.5 + (low + high) / 2, (low, high))
     return Pair(("base", "best"), "", "f1", "160 rows", {"f1": difference}, ("McNemar's exact test", p))
 
 
-def states(done: Sweep) -> list[str]:
+def states(done):
     return [trial["state"] for trial in done.results["trials"]]
 
 
 # --- the space
 
 
-def problems(room: Path, text: str, name: str = "bad.yaml") -> list[str]:
+def problems(room, text, name="bad.yaml"):
     (room / name).write_text(text)
     return [
         f"{Path(p.where).name} {p.what} | {p.fix}"
@@ -292,11 +294,13 @@ def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(moments, torn, train
     """At any moment of any trial, with half a line in the journal and a lock that nobody holds any more."""
     folder = tmp_path_factory.mktemp("interrupted")
     recipe = recipe_of(room)
-    trainer.interrupt, trainer.moment = set(), 0
+    trainer.interrupt = set()
+    trainer.moment = 0
     if not (room / "whole/sweep.json").is_file():
         sweep(recipe, room / "space.yaml", room / "whole", trials=5, confirm=1)
     whole = Sweep(room / "whole")
-    trainer.interrupt, trainer.moment = moments, 0
+    trainer.interrupt = moments
+    trainer.moment = 0
     for _ in range(len(moments) + 1):
         try:
             parts = sweep(recipe, room / "space.yaml", folder / "parts", trials=5, confirm=1)
@@ -436,7 +440,8 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     said = small.said(capsys, *command, "--output-dir", tmp_path / "whole", *more)
     assert "base recipe" in said
-    right, seen = trials.PruningCallback.on_evaluate, []
+    right = trials.PruningCallback.on_evaluate
+    seen = []
 
     def interrupted(self, *args, **more):
         seen.append(self.trial.number)
@@ -453,7 +458,8 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     seen.clear()
     monkeypatch.setattr(trials.PruningCallback, "on_evaluate", right)
     assert main(parts) == 0
-    whole, again = Sweep(tmp_path / "whole"), Sweep(tmp_path / "parts")
+    whole = Sweep(tmp_path / "whole")
+    again = Sweep(tmp_path / "parts")
     assert again.results == whole.results
     assert sha256(again.best.model / "model.safetensors") == sha256(whole.best.model / "model.safetensors")
     scores = [each["headline"] for each in again.best.results["seeds"]]

@@ -4,7 +4,6 @@ import dataclasses
 import random
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ ALONE = [case for case in ALONE if "anchor" not in case.columns]
 every_case_of_rows_that_stand_alone = every(ALONE)
 
 
-def fit(case: Case, folder: Path, out: Path, steps: int = 200, batch: int = 4) -> tuple[Task, Any]:
+def fit(case, folder, out, steps=200, batch=4):
     """The case's task and a model that has learned its eight rows."""
     task = case.task(folder)
     set_seed(1)
@@ -82,11 +81,11 @@ Begun = Callable[[Case], tuple[Task, Any]]
 
 
 @pytest.fixture(scope="module")
-def begun(tiny_encoder, tmp_path_factory) -> Begun:
+def begun(tiny_encoder, tmp_path_factory):
     """A case -> its task, and a model after ten steps. Trained once: nobody may change it."""
     made = {}
 
-    def of(case: Case) -> tuple[Task, Any]:
+    def of(case):
         if case.id not in made:
             made[case.id] = fit(case, tiny_encoder, tmp_path_factory.mktemp("begun"), steps=10)
         return made[case.id]
@@ -94,11 +93,11 @@ def begun(tiny_encoder, tmp_path_factory) -> Begun:
     return of
 
 
-def ask(task: Task, model, batch_size: int = 4) -> Predictor:
+def ask(task, model, batch_size=4):
     return Predictor(task, model.eval(), CPU, "fp32", batch_size, {})
 
 
-def opened(kind, folder: Path, capfd: pytest.CaptureFixture[str]):
+def opened(kind, folder, capfd):
     """The folder's model by this class of transformers, which finds every tensor and warns of nothing."""
     transformers.logging.set_verbosity_warning()
     try:
@@ -111,7 +110,7 @@ def opened(kind, folder: Path, capfd: pytest.CaptureFixture[str]):
     return model
 
 
-def numbers(answer) -> list[float]:
+def numbers(answer):
     """The scores in an answer, and the characters of a text that was generated."""
     if isinstance(answer, float):
         return [answer]
@@ -123,7 +122,8 @@ def numbers(answer) -> list[float]:
 @every_case
 def test_the_scores_that_select_a_checkpoint_are_those_after_calibration(case, begun):
     task, model = begun(case)
-    predict, rows = ask(task, model).predict_features, case.rows()
+    predict = ask(task, model).predict_features
+    rows = case.rows()
     selecting = evaluate_task(task, rows, predict, fitted=True)
     reported = evaluate_task(calibrate(task, rows, predict), rows, predict)
     assert [selecting.get(name) for name in task.metrics] == pytest.approx([reported.get(n) for n in task.metrics])
@@ -167,7 +167,8 @@ def test_every_score_of_a_model_is_the_same_score(case, tiny_encoder, tmp_path):
     """That of the run's results, of `evaluate`, and of the file that `predict` wrote: to the last digit."""
     run = finished(case, tiny_encoder, tmp_path / "run")
     scores = run.results["splits"]["validation"]["metrics"]
-    file, out = small.write_rows(tmp_path / "rows.jsonl", case.rows().to_list()), tmp_path / "out.jsonl"
+    file = small.write_rows(tmp_path / "rows.jsonl", case.rows().to_list())
+    out = tmp_path / "out.jsonl"
     for source in (run.folder, run.model):
         assert evaluate(source, data=file)["metrics"] == scores
     assert predict(run.model, file, out) == len(case.rows())
@@ -190,7 +191,9 @@ def test_padding_and_company_change_nothing(case, begun):
 @every([case for case in CASES if "target" not in case.columns])
 def test_only_the_encoder_rounds_to_bf16(case, tiny_encoder):
     """A head that rounded its outputs to 8 bits would give many rows the same score."""
-    task, drawn, columns = case.task(tiny_encoder), random.Random(0), case.inputs
+    task = case.task(tiny_encoder)
+    drawn = random.Random(0)
+    columns = case.inputs
     set_seed(0)
     model = task.model(encoder(tiny_encoder))
     with torch.no_grad():
@@ -218,7 +221,8 @@ def test_only_the_encoder_rounds_to_bf16(case, tiny_encoder):
 
 @every_case_of_rows_that_stand_alone
 def test_a_frame_without_rows_has_the_columns_of_an_answer(case, begun):
-    predictor, rows = ask(*begun(case)), case.rows().select_columns(case.inputs)
+    predictor = ask(*begun(case))
+    rows = case.rows().select_columns(case.inputs)
     assert list(predictor.frame(rows.to_pandas()[:0])) == list(predictor.frame(rows.to_pandas()[:1]))
 
 

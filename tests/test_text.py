@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from bertkit.report.mistakes import shortened
 from bertkit.text import beginning, character_start, columns, display_width, short_repr
 
-FAMILY, FLAG, ROCKET = (
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467",
-    "\U0001f1f0\U0001f1f7",
-    "\U0001f9d1\U0001f3fd\u200d\U0001f680",
-)
-HAN, ACUTE = "\u1112\u1161\u11ab", "e\u0301"  # in conjoining letters; e with a mark of its own
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+FLAG = "\U0001f1f0\U0001f1f7"
+ROCKET = "\U0001f9d1\U0001f3fd\u200d\U0001f680"
+# in conjoining letters; e with a mark of its own
+HAN = "\u1112\u1161\u11ab"
+ACUTE = "e\u0301"
 CHARACTERS = ["a", " ", "中", "ก", "กำ", "ที่", "हि", "न्दी", "م", "مَ", FAMILY, FLAG, ROCKET, HAN, ACUTE, "1\ufe0f\u20e3"]
 
 
@@ -52,7 +52,8 @@ def test_columns_line_up_in_every_script():
 @given(st.lists(st.sampled_from(CHARACTERS), min_size=1, max_size=30), st.data())
 def test_no_character_is_cut(characters, data):
     """Joined by what never joins, so that each of them stays one."""
-    text, starts = "", []
+    text = ""
+    starts = []
     for character in characters:
         starts += [len(text), len(text) + len(character)]
         text += character + "x"

@@ -86,7 +86,8 @@ def test_a_run_has_scores_baselines_and_a_card(run):
 
 @pytest.mark.parametrize("kind", [EncoderDecoderModel, AutoModelForSeq2SeqLM])
 def test_transformers_answers_as_bertkit_one_by_one_and_together(kind, run):
-    plain, tokenizer = kind.from_pretrained(run.model), AutoTokenizer.from_pretrained(run.model)
+    plain = kind.from_pretrained(run.model)
+    tokenizer = AutoTokenizer.from_pretrained(run.model)
     assert type(plain) is EncoderDecoderModel
     theirs = []
     for text in OTHERS:
@@ -232,7 +233,8 @@ WORDS = "the cat sat on a mat , and dogs ran out of it . Zwölf große Äpfel".s
 def corpus(rows, seed):
     """References, and texts that share some of their words, all of them, or none; a text may be empty."""
     rng = default_rng(seed)
-    texts, references = [], []
+    texts = []
+    references = []
     for _ in range(rows):
         reference = list(rng.choice(WORDS, rng.integers(1, 14)))
         kept = rng.random(len(reference)) < rng.choice([0.0, 0.6, 0.9, 1.0])

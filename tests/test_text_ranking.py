@@ -350,8 +350,10 @@ def logits_of(values):
 
 
 def test_losses_are_those_of_their_formulas(tiny_encoder):
-    z, targets = np.array([0.3, -1.2, 2.0]), np.array([0.0, 1.5, 5.0])
-    data, scaled = rows(targets.tolist(), "score"), targets / 5
+    z = np.array([0.3, -1.2, 2.0])
+    targets = np.array([0.0, 1.5, 5.0])
+    data = rows(targets.tolist(), "score")
+    scaled = targets / 5
     p = 1 / (1 + np.exp(-z))
     expected = {
         ("mse", "sigmoid"): ((p - scaled) ** 2).sum(),
@@ -367,7 +369,8 @@ def test_losses_are_those_of_their_formulas(tiny_encoder):
 
 def test_listwise_is_listnet_over_each_query(tiny_encoder):
     """Rows of three queries, mixed; the third has one row, which is neither a loss nor counted."""
-    group, targets = "x y x x y z".split(), [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
+    group = "x y x x y z".split()
+    targets = [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
     data = rows(targets, "score", group=group)
     made = task(tiny_encoder, data, loss="listwise")
     features = made.features(data)

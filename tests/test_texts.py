@@ -65,7 +65,8 @@ def test_windows_are_those_of_transformers(tokenizer, text, limit, stride):
 def test_windows_of_a_pair_run_over_the_longer_text(tokenizer, texts, limit, stride):
     columns = encode_texts(tokenizer, [[text] for text in texts], max_length=limit, overflow="window", stride=stride)
     whole = tokenizer(*texts, verbose=False)
-    sides, ids = whole.sequence_ids(0), whole["input_ids"]
+    sides = whole.sequence_ids(0)
+    ids = whole["input_ids"]
     own = [[i for i, side in zip(ids, sides, strict=True) if side == each] for each in (0, 1)]
     room = limit - sides.count(None)
     longer = int(len(own[1]) >= len(own[0]))
@@ -95,12 +96,12 @@ def test_a_row_that_is_too_long_is_named(tokenizer):
 # --- passages of documents
 
 
-def cut(tokenizer, text: str, max_length: int = 24, stride: int = 6, title: str = "", prefix: str = ""):
+def cut(tokenizer, text, max_length=24, stride=6, title="", prefix=""):
     """The passages of one document."""
     return passages(tokenizer, [(title, text)], Window(max_length, stride, prefix))[0]
 
 
-def length(tokenizer, text: str) -> int:
+def length(tokenizer, text):
     return len(tokenizer(text)["input_ids"])
 
 
@@ -121,7 +122,8 @@ def test_every_character_is_in_a_passage_that_fits(kinds, kind, text, title, str
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_document_that_fits_is_one_passage_with_its_whole_title(kinds, kind):
-    text, title = "the cat sat", "the dog"
+    text = "the cat sat"
+    title = "the dog"
     exact = length(kinds[kind], f"{title} {text}")
     assert cut(kinds[kind], text, exact, title=title) == [Passage(0, len(text), text, title)]
 

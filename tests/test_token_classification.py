@@ -254,7 +254,8 @@ def test_types_of_which_nothing_is_left_are_named(tmp_path):
 @pytest.mark.parametrize("alignment", ["expand", "contract", "strict"])
 def test_scores_are_against_the_spans_as_given(alignment, scheme):
     """Sets of characters are compared, whatever was moved or dropped for training; seqeval's where nothing was."""
-    types, moved = ["A", "B"], 0
+    types = ["A", "B"]
+    moved = 0
     for case in range(150):
         rng = default_rng(case)
         texts = ["".join(rng.choice(list("ab c-"), rng.integers(1, 12))) for _ in range(4)]
@@ -268,7 +269,8 @@ def test_scores_are_against_the_spans_as_given(alignment, scheme):
             spans.append([{"start": a, "end": b, "label": str(rng.choice(types))} for a, b in chosen])
         aligned = [spans_to_tags(*pair, alignment) for pair in zip(texts, spans, strict=True)]
         columns = {"text": texts, "tags": [each.tags for each in aligned], "spans": [each.spans for each in aligned]}
-        answers, right = [], [0, 0, 0]
+        answers = []
+        right = [0, 0, 0]
         for text, own, each in zip(texts, spans, aligned, strict=True):
             learned = from_bio(each.tags, scheme)
             tags = [rng.choice(tag_names(types, scheme)) if rng.random() < 0.2 else tag for tag in learned]
@@ -433,7 +435,8 @@ def test_context_changes_scores_and_never_the_words(tiny_encoder):
 
 def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder):
     task, _ = made("crf", tiny_encoder)
-    tokens, tags = ["very", "\u200b", "bad", "\u200b", "bad"], "B-SENSE I-SENSE I-SENSE B-SENSE I-SENSE".split()
+    tokens = ["very", "\u200b", "bad", "\u200b", "bad"]
+    tags = "B-SENSE I-SENSE I-SENSE B-SENSE I-SENSE".split()
     features = task.encode(Dataset.from_dict({"tokens": [tokens], "tags": [tags]}))
     assert [task.tags[i] for i in features["labels"][0]] == ["B-SENSE", "I-SENSE", "B-SENSE"]
     assert features["mute"][0] == 2
@@ -587,7 +590,8 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     with torch.no_grad():
         model.crf.transitions.fill_(float("nan"))
     small.raises(ModelError, "its CRF is not finite", ask(task, model), "the cat")
-    words, emissions = Dataset.from_dict({"tokens": [["cat"]]}), np.full((1, len(task.tags)), np.nan, np.float32)
+    words = Dataset.from_dict({"tokens": [["cat"]]})
+    emissions = np.full((1, len(task.tags)), np.nan, np.float32)
     small.raises(
         ModelError, "not finite for 1 of 1 rows", task.decode, [Emissions(emissions, None)], task.encode(words), words
     )

@@ -9,10 +9,8 @@ import re
 import sys
 from dataclasses import fields
 from importlib.metadata import version
-from pathlib import Path
 from statistics import fmean, stdev
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -55,7 +53,7 @@ KINDS = ("single-label", "multi-label", "regression")
 
 
 @pytest.fixture(scope="module")
-def runs(learned, tiny_encoder, tmp_path_factory) -> dict[str, Run]:
+def runs(learned, tiny_encoder, tmp_path_factory):
     """One finished run of each kind."""
     made = {"single-label": learned}
     for kind in KINDS[1:]:
@@ -65,17 +63,17 @@ def runs(learned, tiny_encoder, tmp_path_factory) -> dict[str, Run]:
 
 
 @pytest.fixture(scope="module")
-def lora(tiny_encoder, tmp_path_factory) -> Run:
+def lora(tiny_encoder, tmp_path_factory):
     """A finished run with LoRA."""
     room = tmp_path_factory.mktemp("lora")
     return small.trained(room, tiny_encoder, "peft={r: 2}", "training.learning_rate=1e-1")
 
 
-def losses(run: Run) -> list[float]:
+def losses(run):
     return [event["loss"] for event in small.read_rows(run.folder / "metrics.jsonl") if "loss" in event]
 
 
-def weights(run: Run) -> dict[str, torch.Tensor]:
+def weights(run):
     return load_file(run.model / "model.safetensors")
 
 
@@ -201,12 +199,14 @@ def test_two_seeds_give_mean_and_sd_and_the_better_model(tiny_encoder, tmp_path)
 # --- choosing
 
 
-def rising_and_falling(monkeypatch: pytest.MonkeyPatch):
+def rising_and_falling(monkeypatch):
     """From here on accuracy rises from evaluation to evaluation, and macro recall falls."""
-    real, calls = TextClassification.grade, iter(range(1, 1000))
+    real = TextClassification.grade
+    calls = iter(range(1, 1000))
 
-    def grade(self: TextClassification, answers, rows):
-        call, graded = next(calls), real(self, answers, rows)
+    def grade(self, answers, rows):
+        call = next(calls)
+        graded = real(self, answers, rows)
         scores = {**graded.scores, "accuracy": call / 1000, "recall_macro": 1 - call / 1000}
         rest = {name: getattr(graded, name) for name in ("calibrated", "intervals", "details")}
         found = SimpleNamespace(scores=scores, **rest)
@@ -292,7 +292,7 @@ def test_a_compiled_model_is_saved_as_any_other(tiny_encoder, tmp_path):
 # --- the loss
 
 
-def first_loss(encoder: Path, folder: Path, *more: str) -> tuple[Run, torch.Tensor, torch.Tensor]:
+def first_loss(encoder, folder, *more):
     """A run of one step over all of 16 rows, 10 good and 6 bad; and the logits and labels it started from."""
     whole = ("training.per_device_train_batch_size=16", "training.bf16=false")
     recipe = small.recipe(folder, encoder, "training.logging_steps=1", "training.max_steps=1", *whole, *more)
@@ -304,7 +304,7 @@ def first_loss(encoder: Path, folder: Path, *more: str) -> tuple[Run, torch.Tens
     return run, logits, torch.tensor([task.names.index(row["label"]) for row in given])
 
 
-def first_logits(run: Run, texts: list[str]) -> tuple[Any, torch.Tensor]:
+def first_logits(run, texts):
     """The task of a run as it was trained, and the logits of these texts before its first step."""
     recipe = load_recipe(run.folder / "recipe.yaml")
     task, _ = prepare(recipe, resolve_encoder(recipe.model))
@@ -486,7 +486,8 @@ def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path,
     recipe = small.recipe(tmp_path, tiny_encoder, "task.overflow=error", "model.max_length=16")
     problems = small.problems_of(DataError, train, recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    path, given = tmp_path / "train.jsonl", [row["text"] for row in small.rows("single-label", 16)]
+    path = tmp_path / "train.jsonl"
+    given = [row["text"] for row in small.rows("single-label", 16)]
     long = [number for number, text in enumerate(given) if len(text.split()) > 14]
     assert long[0] < 4 < 12 < long[-1]  # in the first chunk and in the last
     assert [problem.where for problem in problems] == [f"{path}:{number + 1}, id row-{number}" for number in long]
@@ -516,7 +517,8 @@ def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
     tmp_path,
     monkeypatch,
 ):
-    seen, loss = [], TextClassification.loss
+    seen = []
+    loss = TextClassification.loss
 
     def of(self, outputs, batch, *more):
         seen.append(batch["row"].tolist())
@@ -628,10 +630,11 @@ BY_MINE = ("training.metric_for_best_model=mine", "training.num_train_epochs=4")
 class Scripted:
     """Returns these numbers at the evaluations of a training, which the one of the untrained model precedes."""
 
-    def __init__(self, *numbers: float):
-        self.numbers, self.calls = (0.0, *numbers), 0
+    def __init__(self, *numbers):
+        self.numbers = (0.0, *numbers)
+        self.calls = 0
 
-    def compute(self, predictions, references) -> dict[str, float]:
+    def compute(self, predictions, references):
         self.calls += 1
         return {"mine": self.numbers[min(self.calls, len(self.numbers)) - 1]}
 
@@ -639,11 +642,11 @@ class Scripted:
 class Hits:
     """The number of right answers."""
 
-    def compute(self, predictions, references) -> dict[str, float]:
+    def compute(self, predictions, references):
         return {"mine": float(sum(p == r for p, r in zip(predictions, references, strict=True)))}
 
 
-def evaluations(run: Run, name: str) -> list[float]:
+def evaluations(run, name):
     return [event[name] for event in small.read_rows(run.folder / "metrics.jsonl") if name in event]
 
 
@@ -682,10 +685,10 @@ def test_a_name_that_no_metric_returns_is_refused_before_anything_is_written(tin
 class Named:
     """Returns these, or fails."""
 
-    def __init__(self, **numbers: float):
+    def __init__(self, **numbers):
         self.numbers = numbers
 
-    def compute(self, predictions, references) -> dict[str, float]:
+    def compute(self, predictions, references):
         return self.numbers or {"mine": 1 / 0}
 
 
@@ -730,7 +733,7 @@ def test_the_command_line_says_where_metrics_come_from(command, tiny_encoder, tm
 SHORT = ("training.max_steps=4", "training.logging_steps=1", "training.eval_strategy=steps", "training.eval_steps=2")
 
 
-def logged(run: Run, seed: int, name: str) -> list[tuple[int, float]]:
+def logged(run, seed, name):
     """The values of this name in metrics.jsonl, with their steps."""
     events = small.read_rows(run.folder / "metrics.jsonl")
     return [(e["step"], pytest.approx(e[name])) for e in events if e["seed"] == seed and name in e]
@@ -773,11 +776,13 @@ LOOKING = ("__post_init__", "_validate_args", "to_dict", "_asdict_inner", "__rep
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder, tmp_path_factory) -> tuple[Path, set[str]]:
+def run(tiny_encoder, tmp_path_factory):
     """A run folder, and the fields of TrainingArguments that its training read."""
-    folder, read, real = tmp_path_factory.mktemp("keys"), set(), object.__getattribute__
+    folder = tmp_path_factory.mktemp("keys")
+    read = set()
+    real = object.__getattribute__
 
-    def recorded(self: Arguments, name: str):
+    def recorded(self, name):
         if name in FIELDS and sys._getframe(1).f_code.co_name not in LOOKING:
             read.add(name)
         return real(self, name)

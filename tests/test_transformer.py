@@ -13,7 +13,9 @@ from bertkit.files import read_json
 from bertkit.models.bert import bert, transformer
 from bertkit.models.new_config import BertConfig, BertDecoderConfig
 
-PAD, START, END = 0, 2, 3
+PAD = 0
+START = 2
+END = 3
 CLOSE = {"rtol": 1e-5, "atol": 2e-5}  # fp32 sums in another order, through all layers and back
 LENGTHS = [6, 1, 8, 3]  # of the target texts
 # transformers warns of a change in its release 4.12 wherever it computes this loss.
@@ -63,7 +65,8 @@ def new_cache():
 def test_logits_loss_and_gradient_are_theirs(attention, positions):
     model = ours(positions=positions)
     other = theirs(model, attention)
-    made, wanted = model(**batch()), other(**batch())
+    made = model(**batch())
+    wanted = other(**batch())
     known = batch()["labels"] != -100
     assert_close(made.logits[known], wanted.logits[known], **CLOSE)
     assert_close(made.encoder_last_hidden_state, wanted.encoder_last_hidden_state, **CLOSE)
@@ -80,7 +83,8 @@ def test_logits_loss_and_gradient_are_theirs(attention, positions):
 def test_attention_weights_are_theirs_and_logits_where_they_are_wanted_those_of_all():
     model = ours()
     asked = {**source_and_target(), "output_attentions": True}
-    made, wanted = model(**asked), theirs(model)(**asked)
+    made = model(**asked)
+    wanted = theirs(model)(**asked)
     for name, columns in (("encoder_attentions", 9), ("decoder_attentions", 8), ("cross_attentions", 9)):
         assert made[name][2].shape[-1] == columns
         assert_close(made[name], wanted[name], **CLOSE)
@@ -143,14 +147,18 @@ def test_checkpointing_keeps_the_gradient():
 @pytest.mark.parametrize("steps", [[1] * 8, [3, 1, 4], [8]], ids=str)
 def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps):
     """And the keys of the source are computed once."""
-    model, given, calls = ours(), source_and_target(), []
+    model = ours()
+    given = source_and_target()
+    calls = []
     for layer in model.decoder.bert.encoder["layer"]:
         layer.crossattention.self.key.register_forward_hook(lambda *_: calls.append(1))
     target = given.pop("decoder_input_ids")
     wanted = model(**given, decoder_input_ids=target)
     assert wanted.past_key_values is None
     calls.clear()
-    encoded, cache, made = model.encoder(given["input_ids"], given["attention_mask"]), new_cache(), []
+    encoded = model.encoder(given["input_ids"], given["attention_mask"])
+    cache = new_cache()
+    made = []
     for part in target.split(steps, dim=1):
         mask = given["attention_mask"]
         step = model(attention_mask=mask, encoder_outputs=encoded, decoder_input_ids=part, past_key_values=cache)
@@ -182,7 +190,8 @@ def test_generate_gives_what_theirs_gives_and_what_was_learned(options, use_cach
 @pytest.mark.parametrize("smoothing", [0.1, 0.5])
 @THEIR_LOSS
 def test_the_smoothed_loss_is_that_of_transformers_trainer(smoothing):
-    model, given = ours(), batch()
+    model = ours()
+    given = batch()
     wanted = transformers.trainer_pt_utils.LabelSmoother(epsilon=smoothing)(theirs(model)(**given), given["labels"])
     assert_close(model(**given, label_smoothing=smoothing).loss, wanted, **CLOSE)
 
@@ -193,7 +202,8 @@ def test_the_smoothed_loss_is_that_of_transformers_trainer(smoothing):
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 @pytest.mark.parametrize("kind", [transformers.EncoderDecoderModel, transformers.AutoModelForSeq2SeqLM])
 def test_what_is_saved_opens_and_generates_without_us(kind, positions, tmp_path):
-    model, given = ours(positions=positions), batch()
+    model = ours(positions=positions)
+    given = batch()
     model.save_pretrained(tmp_path)
     saved = read_json(tmp_path / "config.json")
     assert (saved["model_type"], saved["architectures"]) == ("encoder-decoder", ["EncoderDecoderModel"])
@@ -242,7 +252,8 @@ def test_what_cannot_be_is_refused():
         (BertConfig, {"is_decoder": True}),
     ):
         small.raises(ModelError, "is_decoder", kind, **fields)
-    model, cache = ours(), new_cache()
+    model = ours()
+    cache = new_cache()
     for _ in range(2):
         model(**source_and_target(), past_key_values=cache)
     small.raises(

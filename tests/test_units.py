@@ -23,7 +23,8 @@ from bertkit.sections import DataSpec
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
 
 SCRIPTS = Path(__file__).parent.parent.parent / "shared" / "data" / "scripts"
-NAMES, PLACES = ("张三", "李明", "王芳"), ("北京", "上海")
+NAMES = ("张三", "李明", "王芳")
+PLACES = ("北京", "上海")
 CHINESE = [(f"{name}在{place}读书。", [(0, 2, "PER"), (3, 5, "LOC")]) for name in NAMES for place in PLACES]
 JAPANESE = [("田中さんは東京にいる。", [(0, 2, "PER"), (5, 7, "LOC")]), ("iPhoneは石川さんの。", [(7, 9, "PER")])]
 KOREAN = [
@@ -84,7 +85,9 @@ def by_words(rows):
     """Entities, and what is between them, as tokens beside the text."""
     lists = []
     for text, spans in rows:
-        tokens, tags, done = [], [], 0
+        tokens = []
+        tags = []
+        done = 0
         for start, end, kind in spans:
             between = text[done:start].split()
             tokens += [*between, text[start:end]]
@@ -122,7 +125,8 @@ def test_what_was_learned_is_found_in_raw_text_wherever_it_is_asked(language, fo
     training = {"num_train_epochs": 100, "learning_rate": 3e-3, "bf16": False}
     settings = {"training": training, "verify": False, "explain": False}
     run = bertkit.train("token-classification", tmp_path / "run", data=form(rows), model=str(folder), **settings)
-    texts, gold = [text for text, _ in rows], [spans for _, spans in rows]
+    texts = [text for text, _ in rows]
+    gold = [spans for _, spans in rows]
     predictor = run.load()
     answers = list(predictor(texts))
     assert [entities(answer) for answer in answers] == gold
@@ -161,7 +165,8 @@ def test_answers_to_a_text_say_that_the_model_learned_other_tokens(tmp_path):
     folder = encoder(tmp_path / "encoder", ["I do n't know did"])
     settings = {"training": {"max_steps": 1, "bf16": False}, "verify": False, "explain": False}
     predictor = bertkit.train("token-classification", tmp_path / "run", data=rows, model=str(folder), **settings).load()
-    of_text, of_tokens = predictor([{"text": "I don't"}])[0], predictor([{"tokens": ["I", "do", "n't"]}])[0]
+    of_text = predictor([{"text": "I don't"}])[0]
+    of_tokens = predictor([{"tokens": ["I", "do", "n't"]}])[0]
     assert of_text["other_words"]
     assert "other_words" not in of_tokens
 
@@ -206,7 +211,8 @@ def test_a_few_spans_that_cut_a_word_are_expanded_and_counted(tmp_path):
 )
 def test_offsets_that_are_counted_otherwise_are_recognised(unit, before, count, tmp_path):
     texts = [f"{before}Adelaide{n} met Bo" for n in range(5)]
-    start, end = len(before), len(before) + 9
+    start = len(before)
+    end = len(before) + 9
     rows = [{"text": text, "spans": [[count(text, start), count(text, end), "X"]]} for text in texts]
     if unit == "UTF-16":
         assert data(rows, tmp_path).rows["train"]["spans"][0] == [{"start": start, "end": end, "label": "X"}]
@@ -265,9 +271,12 @@ def as_predicted(text, tags):
 @pytest.mark.skipif(not SCRIPTS.is_dir(), reason=f"{SCRIPTS} is absent")
 def test_scores_of_characters_are_those_of_seqeval_on_the_characters_of_the_file():
     """KLUE's own measure: entities of characters, blanks included."""
-    path, rng = SCRIPTS / "klue_ko.tsv", np.random.default_rng(0)
+    path = SCRIPTS / "klue_ko.tsv"
+    rng = np.random.default_rng(0)
     sentences = [row for _, row in itertools.islice(read_rows(path, DataSpec(source="x", format="conll")), 300)]
-    texts, gold, predicted = [], [], []
+    texts = []
+    gold = []
+    predicted = []
     for row in sentences:
         kept = [rng.random() < 0.9 for _ in row["tags"]]
         kept = [kept[max(0, place - token.isspace())] for place, token in enumerate(row["tokens"])]

@@ -1,15 +1,13 @@
 """Training only the used rows of the word embedding: the same weights as of the whole table, files and messages."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import multitask
 import pytest
 import small
 import torch
-from cases import BY_ID, Case
+from cases import BY_ID
 from conftest import WORDS, build_encoder
 from safetensors.torch import load_file
 from steps import arguments, made
@@ -22,7 +20,6 @@ from bertkit.cli.main import main
 from bertkit.engine.checkpoint import checkpoints
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
-from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.training.train import train
 
@@ -47,9 +44,10 @@ class Rows(TrainerCallback):
         self.trained.append(len(model.get_input_embeddings().weight))
 
 
-def trained(case: Case, encoder: Path, out: Path, batch: int = 2, accumulate: int = 2, **more) -> tuple[Weights, int]:
+def trained(case, encoder, out, batch=2, accumulate=2, **more):
     """The weights after a few steps, and the rows of the word embedding that were trained."""
-    divide, rows = more.pop("divide", False), Rows()
+    divide = more.pop("divide", False)
+    rows = Rows()
     args = arguments(out, batch, accumulate, **{**STEPS, **more})
     trainer = made(case, encoder, args, divide=divide, callbacks=[rows])
     trainer.train()
@@ -58,7 +56,7 @@ def trained(case: Case, encoder: Path, out: Path, batch: int = 2, accumulate: in
     return trainer.model.state_dict(), count
 
 
-def assert_equal(one: Weights, other: Weights):
+def assert_equal(one, other):
     """To 1e-6 of each tensor; of 0.1 where it is smaller: a key's bias has no gradient but rounding."""
     assert one.keys() == other.keys()
     for name, weight in one.items():
@@ -106,7 +104,8 @@ def test_every_task_architecture_and_setting_takes_the_same_steps(
 
 def test_other_rows_only_decay(tiny_encoder, tmp_path):
     """By the rates of the schedule: the steps are made at 1, 0.9045, 0.6545, 0.3455, 0.0955 of the learning rate."""
-    case, name = BY_ID["single-label"], "bert.embeddings.word_embeddings.weight"
+    case = BY_ID["single-label"]
+    name = "bert.embeddings.word_embeddings.weight"
     before = made(case, tiny_encoder, arguments(tmp_path, 2, 2)).model.state_dict()[name].clone()
     after = trained(case, tiny_encoder, tmp_path, used_embeddings=True)[0][name]
     other = [WORDS.index(word) for word in ("red", "green", "four")]
@@ -131,7 +130,7 @@ def test_what_is_not_trained_alone_is_trained_as_ever(tiny_encoder, tmp_path):
 # --- the module
 
 
-def embeddings() -> tuple[nn.Module, nn.Embedding, UsedRows]:
+def embeddings():
     """A model with one embedding in two places, and the used rows that take them."""
     torch.manual_seed(0)
     whole = nn.Embedding(9, 4, padding_idx=1)
@@ -189,11 +188,11 @@ def test_loading_other_weights():
 # --- the program
 
 
-def recipe_of(folder: Path, encoder: Path, *overrides: str) -> Recipe:
+def recipe_of(folder, encoder, *overrides):
     return small.recipe(folder, encoder, *RHYTHM, *USED, *overrides)
 
 
-def evaluations(run: Run) -> list[Any]:
+def evaluations(run):
     """The scores in the course of a training."""
     return [event.get("eval_accuracy") for event in small.read_rows(run.folder / "metrics.jsonl")]
 
@@ -225,7 +224,7 @@ def test_a_run_is_that_of_the_whole_table(tiny_encoder_with_dropout, tmp_path):
         assert not any(told.values())
 
 
-def resumed(recipe: Recipe, folder: Path, texts: Path) -> Weights:
+def resumed(recipe, folder, texts):
     """The last checkpoint of a run whose training rows have been changed in the middle."""
     before = texts.read_text()
     run = killed(recipe, folder)
@@ -236,7 +235,8 @@ def resumed(recipe: Recipe, folder: Path, texts: Path) -> Weights:
 
 
 def test_changed_data_may_use_more_rows(tiny_encoder_with_dropout, tmp_path):
-    recipe, texts = recipe_of(tmp_path, tiny_encoder_with_dropout), tmp_path / "train.jsonl"
+    recipe = recipe_of(tmp_path, tiny_encoder_with_dropout)
+    texts = tmp_path / "train.jsonl"
     used = resumed(recipe, tmp_path / "used", texts)
     whole = resumed(recipe.with_("training.used_embeddings=false"), tmp_path / "whole", texts)
     assert_equal(whole, used)
@@ -285,7 +285,7 @@ def test_several_tasks(tiny_encoder, tmp_path):
 LARGE = 6000  # rows of an embedding of 16 numbers, of which a few dozen rows take 1 MB less memory
 
 
-def larger(folder: Path, size: int = LARGE) -> Path:
+def larger(folder, size=LARGE):
     """The tiny BERT with so many rows in its word embedding."""
     build_encoder(folder)
     config = AutoConfig.from_pretrained(folder)

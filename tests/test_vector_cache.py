@@ -9,8 +9,6 @@ import sqlite3
 import time
 import warnings
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ from bertkit.inference.vector_cache import cached
 KEY = {"model": "m", "layers": [1]}
 
 
-def number(text: str) -> float:
+def number(text):
     """A vector of a text must be recognisable: its second number says which text it belongs to."""
     return float(sum(text.encode("utf-8", "surrogatepass")) % 1000)
 
@@ -36,7 +34,7 @@ class Encoder:
     def __init__(self):
         self.seen = []
 
-    def __call__(self, texts: list[str]) -> np.ndarray:
+    def __call__(self, texts):
         self.seen += texts
         return np.asarray([[len(text), number(text)] for text in texts], dtype=np.float32).reshape(-1, 2)
 
@@ -47,17 +45,17 @@ def _root(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
 
 
-def through(texts: list[str], key: dict[str, Any] | None = None) -> tuple[np.ndarray, list[str]]:
+def through(texts, key=None):
     """The vectors, and the texts that were encoded for them."""
     encoder = Encoder()
     return cached(texts, encoder, key=key or KEY), encoder.seen
 
 
-def right(texts: list[str]) -> list[list[float]]:
+def right(texts):
     return [[float(len(text)), number(text)] for text in texts]
 
 
-def database(root: Path) -> Path:
+def database(root):
     (file,) = root.glob("*/vectors.sqlite")
     return file
 
@@ -73,7 +71,8 @@ def test_vectors_are_of_fp32_and_the_order_of_a_key_counts_for_nothing():
 @given(calls=st.lists(st.lists(st.text(st.characters(codec=None), max_size=3), max_size=8), max_size=8))
 def test_any_texts_in_any_order(calls):
     """Lone surrogates, NUL and texts that end in zero bytes among them."""
-    key, known = {"example": time.perf_counter_ns()}, set()
+    key = {"example": time.perf_counter_ns()}
+    known = set()
     for texts in calls:
         vectors, seen = through(texts, key)
         assert vectors.tolist() == right(texts)
@@ -102,7 +101,7 @@ def test_what_is_cached_is_for_its_owner_alone(tmp_path, monkeypatch):
 # --- the model's files
 
 
-def model(folder: Path) -> Path:
+def model(folder):
     for name in "config.json model.safetensors tokenizer.json modules.json 1_Pooling/config.json".split():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"of {name}")
@@ -125,7 +124,8 @@ def test_every_file_that_decides_vectors_is_in_the_fingerprint(tmp_path, name):
 
 
 def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path, monkeypatch):
-    folder, hashed = model(tmp_path / "model"), []
+    folder = model(tmp_path / "model")
+    hashed = []
     monkeypatch.setattr(cache, "sha256", lambda file, real=cache.sha256: hashed.append(file.name) or real(file))
     monkeypatch.setattr(cache, "_BIG", 1)
     fingerprint(folder)  # of files written just now, whose next change could come within the clock's tick
@@ -149,7 +149,7 @@ def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path, monkeypat
 # --- several processes, crashes, damage, full disks
 
 
-def write(first: int):
+def write(first):
     for start in range(first, first + 60, 6):
         texts = [f"text {n}" for n in range(start, start + 12)]
         assert cached(texts, Encoder(), key=KEY).tolist() == right(texts)
@@ -193,7 +193,7 @@ def test_a_killed_writer_leaves_nothing_half_read():
     assert (vectors.tolist(), seen) == (right(["a", "b", "c"]), ["b", "c"])
 
 
-def change(file: Path, statement: str):
+def change(file, statement):
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(statement)
 

@@ -33,7 +33,8 @@ def written(run, split):
 
 def test_rows_and_answers_as_a_frame(run):
     assert isinstance(run, bertkit.Run)
-    rows, frame = written(run, "validation"), run.frame("validation")
+    rows = written(run, "validation")
+    frame = run.frame("validation")
     assert len(frame) == len(rows)
     for row, line in zip(rows, frame.to_dict("records"), strict=True):
         flat = {f"answer.scores.{name}": score for name, score in row["answer"]["scores"].items()}
@@ -59,7 +60,8 @@ def test_mistakes_as_a_frame(run, monkeypatch):
     expected = mistakes(run.facts)
     assert len(expected.every) > 1
     frame = run.mistakes(1)
-    first, rows = expected.every[0], written(run, run.facts.split)
+    first = expected.every[0]
+    rows = written(run, run.facts.split)
     assert frame.to_dict("records") == [
         {
             "row": first.row,
@@ -97,7 +99,8 @@ def test_curves_show_what_was_logged(run):
 
 def test_a_notebook_shows_scores_with_intervals_and_baselines(run, monkeypatch):
     monkeypatch.setattr(view, "to_act_on", lambda facts: [Finding("severe", "x < y", "a > b")])
-    shown, results = run._repr_html_(), run.results
+    shown = run._repr_html_()
+    results = run.results
     for split, scores in results["splits"].items():
         low, high = scores["intervals"]["accuracy"]
         assert f"<td>{split}</td>" in shown
@@ -138,7 +141,8 @@ def test_a_bar_is_shown_where_it_can_be_read(terminal, notebook, monkeypatch, ca
     with caplog.at_level("INFO", logger="bertkit"):
         progress.on_train_begin(None, state, None)
         for step in range(1, 9):
-            state.global_step, state.epoch = step, step / 8
+            state.global_step = step
+            state.epoch = step / 8
             progress.on_step_end(None, state, None)
             progress.on_log(None, state, None, logs={"loss": 1 / step} if step % 4 else {"eval_accuracy": step / 10})
         progress.on_train_end(None, state, None)
@@ -151,7 +155,8 @@ def test_a_bar_is_shown_where_it_can_be_read(terminal, notebook, monkeypatch, ca
     assert "loss=0.1429, accuracy=0.8000" in screen.getvalue().replace("\n", "")
     assert ("step 4/8" in screen.getvalue()) == terminal
     assert "step 3/8" not in screen.getvalue()
-    state.is_world_process_zero, other = False, Progress("seed 1", "accuracy")
+    state.is_world_process_zero = False
+    other = Progress("seed 1", "accuracy")
     other.on_train_begin(None, state, None)
     assert other.bar is None
 

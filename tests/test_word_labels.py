@@ -83,7 +83,8 @@ def test_a_weight_is_a_repeated_sentence(graded, data):
     rows = len(graded.gold)
     weights = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
     again = [row for row, count in enumerate(weights) for _ in range(count)]
-    gold, predicted = list(graded.gold), list(graded.predicted)
+    gold = list(graded.gold)
+    predicted = list(graded.predicted)
     if not any(gold[row] for row in again):
         return
     repeated = GradedWords([gold[row] for row in again], [predicted[row] for row in again], LABELS).scores
@@ -205,7 +206,8 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_chain_of_labels_rules_nothing_out(seed):
     """The best of all paths, by trying each; with tags that a scheme of entities would rule out."""
-    rng, tags = np.random.default_rng(seed), ["I-X", "O", "E-X"]
+    rng = np.random.default_rng(seed)
+    tags = ["I-X", "O", "E-X"]
     scores = rng.normal(size=(4, 3)).astype(np.float32)
     chain = tuple(rng.normal(size=shape).astype(np.float32) for shape in ((3, 3), (3,), (3,)))
     paths = np.stack(np.meshgrid(*[range(3)] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
@@ -230,7 +232,8 @@ def test_words_that_nothing_reads_are_left_out_of_the_gold_labels():
 
 
 def sentence(number):
-    noun, verb = ("cat", "dog")[number % 2], ("sat", "ran")[number // 2 % 2]
+    noun = ("cat", "dog")[number % 2]
+    verb = ("sat", "ran")[number // 2 % 2]
     return f"the/DET {'good/ADJ ' * (number % 3)}{noun}/NOUN {verb}/VERB"
 
 
@@ -252,7 +255,8 @@ def recipe(folder, encoder, head="softmax"):
 def test_parts_of_speech_are_learned_scored_and_shown(head, tiny_encoder, tmp_path, capsys):
     run = train(load_recipe(recipe(tmp_path, tiny_encoder, head)), tmp_path / "run")
     results = read_json(run.folder / "results.json")
-    scores, baseline = results["splits"]["validation"], results["baselines"]["validation"]["lookup"]
+    scores = results["splits"]["validation"]
+    baseline = results["baselines"]["validation"]["lookup"]
     words = sum(len(sentence(number).split()) for number in range(24, 36)) + 3
     assert results["headline"] == "accuracy"
     assert results["task"]["description"] == f"{head}, 4 labels: ADJ, DET, NOUN, VERB"
@@ -286,10 +290,8 @@ def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder, tmp_path):
     torch.nn.init.normal_(model.classifier.weight, std=2.0)
     model.save_pretrained(tmp_path)
     load_tokenizer(tiny_encoder).save_pretrained(tmp_path)
-    predictor, text = (
-        bertkit.load(tmp_path, task="token-classification", precision="fp32"),
-        "the cat was catty , very good and sat on a mat",
-    )
+    predictor = bertkit.load(tmp_path, task="token-classification", precision="fp32")
+    text = "the cat was catty , very good and sat on a mat"
     found = predictor(text)["words"]
     given = pipeline("token-classification", model=str(tmp_path), aggregation_strategy="none")(text)
     first = {token["start"]: token for token in given}

@@ -57,7 +57,8 @@ def corpus(tmp_path_factory):
 
 def merged_by_definition(texts, size, min_frequency):
     """Byte-pair merges as Sennrich et al. (2016, algorithm 1) have them, and BERT's ##; ties go to older symbols."""
-    normalizer, split = BertNormalizer(), BertPreTokenizer().pre_tokenize_str
+    normalizer = BertNormalizer()
+    split = BertPreTokenizer().pre_tokenize_str
     words = Counter(word for text in texts for word, _ in split(normalizer.normalize_str(text)))
     pieces = sorted({c for word in words for c in word}) + sorted({f"##{c}" for word in words for c in word[1:]})
     symbols = {word: [word[0], *(f"##{c}" for c in word[1:])] for word in words}
@@ -249,7 +250,8 @@ def test_others_open_the_folder_and_read_the_same(lowercase, corpus, tmp_path):
     for text in [*HARD, *sentiment("test")]:
         assert dict(returned(text)) == dict(opened(text)) == dict(plain(text))
     pair = opened("the film", "was good")
-    first, second = opened("the film")["input_ids"], opened("was good")["input_ids"]
+    first = opened("the film")["input_ids"]
+    second = opened("was good")["input_ids"]
     assert pair["input_ids"] == [*first, *second[1:]]
     assert (first[0], first[-1]) == (opened.cls_token_id, opened.sep_token_id)
     assert pair["token_type_ids"] == [0] * len(first) + [1] * (len(second) - 1)

@@ -167,7 +167,8 @@ def test_any_spans(text, triples, alignment):
     dropped = sum(found.counts[name] for name in ("empty", "lost", "overlapping"))
     assert len(kept) + dropped + len(found.problems) == len(triples)
     for label, first, end in kept:
-        start, stop = offsets[first][0], offsets[end - 1][1]
+        start = offsets[first][0]
+        stop = offsets[end - 1][1]
         matching = [(a, b) for a, b, name in triples if name == label and 0 <= a <= b <= len(text)]
         inner = ([place for place in range(a, b) if not is_outside(text[place])] for a, b in matching)
         trimmed = [(places[0], places[-1] + 1) for places in inner if places]

@@ -18,7 +18,7 @@ import torch
 from cases import DRAWN, SEVEN, Case
 from safetensors.torch import save_file
 from sharded import several
-from steps import OWN, Step, first_step, first_step_of, trained
+from steps import OWN, first_step, first_step_of, trained
 
 from bertkit import processes
 from bertkit.cli.main import main
@@ -32,20 +32,20 @@ MODERNBERT = Case("modernbert", DRAWN[0].options, DRAWN[0].columns)  # of the en
 TASKS = ("sentiment", "entities", "similarity")
 
 
-def several_tasks(encoder: Path, folder: Path, rows: int):
+def several_tasks(encoder, folder, rows):
     """Train with so many rows in each of two micro-batches of a step."""
     training = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": rows, "max_steps": 6}
     more = {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
     train(multitask.recipe(encoder, *TASKS, training=training | more, mixing="uniform"), folder)
 
 
-def keep(file: Path, step: Step):
+def keep(file, step):
     if processes.first():
         file.with_name(f"{file.name}.json").write_text(json.dumps(step[0]))
         save_file(step[1], file.with_name(f"{file.name}.safetensors"))
 
 
-def program(encoder: Path, folder: Path) -> int:
+def program(encoder, folder):
     for name in STEPS:
         keep(folder / name, first_step(BY_ID[name], encoder, folder / "steps", 4, 1))
     keep(folder / MODERNBERT.id, first_step(MODERNBERT, folder / "modernbert", folder / "steps", 4, 1))

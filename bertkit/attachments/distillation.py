@@ -151,7 +151,8 @@ class TeacherLoss(Attachment):
     def join(self, draft: Draft) -> bool:
         if not draft.recipe.distillation:
             return False
-        self.spec, self.task = draft.recipe.distillation, draft.task
+        self.spec = draft.recipe.distillation
+        self.task = draft.task
         self.teacher = find_teacher(self.spec, self.task)
         check_sizes(self.teacher, self.task, draft.model, draft.features)
         return True
@@ -212,7 +213,8 @@ def _digest(features: Dataset) -> str:
 
 def _write(features: Dataset, teacher: Teacher, folder: Path) -> None:
     """Write the soft targets of each feature, `(numbers,)` fp32 each, a chunk of features at a time."""
-    kind, runner = pa.list_(pa.float32()), soft(teacher.predictor.predict_features)
+    kind = pa.list_(pa.float32())
+    runner = soft(teacher.predictor.predict_features)
     schema = pa.schema({SOFT: kind})
     with (folder / FILE).open("wb") as raw:
         with pa.ipc.new_stream(raw, schema) as stream:

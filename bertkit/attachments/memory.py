@@ -50,7 +50,8 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
     where a single unit does not fit.
     """
     batch = loader.dataset.__getitems__(loader.batch_sampler.heaviest())
-    units, counted = len(batch[UNIT].unique()), trainer.terms([batch])
+    units = len(batch[UNIT].unique())
+    counted = trainer.terms([batch])
     times = 2 if trainer.args.gradient_accumulation_steps > 1 else 1  # the second runs with the first one's gradients
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = trainer.optimizer

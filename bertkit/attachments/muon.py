@@ -26,7 +26,8 @@ class MuonOptimizer(Attachment):
 
     def wrap_optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:
         args = trainer.args
-        rate, momentum = args.muon_learning_rate or args.learning_rate, args.muon_momentum
+        rate = args.muon_learning_rate or args.learning_rate
+        momentum = args.muon_momentum
         return MuonWith(optimizer, layer_matrices(trainer.model), lr=rate, momentum=momentum)
 
 

@@ -46,10 +46,12 @@ def _logits(task: Any, outputs: Any, batch: Batch) -> Any:
 
 def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """KL of each row, or cross-entropy of each decision, with its class weight; or squared error."""
-    student, teacher = mean_of_windows(outputs.logits, batch), mean_of_windows(batch["soft"], batch)
+    student = mean_of_windows(outputs.logits, batch)
+    teacher = mean_of_windows(batch["soft"], batch)
     if task.kind == "regression":
         return F.mse_loss(student, task.standardised(teacher), reduction="sum")
-    labels, several = first_windows(batch["labels"], batch), task.kind == "multi-label"
+    labels = first_windows(batch["labels"], batch)
+    several = task.kind == "multi-label"
     each = (losses.binary if several else losses.kl)(student, teacher, temperature)
     weight = weight_tensor(task.options.class_weights, task.names, each)
     if weight is None:
@@ -69,7 +71,8 @@ def _words(task: TokenClassification, outputs: Any, batch: Batch) -> Tensor:
 
 def _words_loss(task: TokenClassification, outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """KL of each word with its class weight; for a chain, cross-entropy of each word's marginals."""
-    present, tags = batch["heads"] >= 0, len(task.tags)
+    present = batch["heads"] >= 0
+    tags = len(task.tags)
     soft = batch["soft"].reshape(len(present), -1, tags)
     start = tags + 2 if task.options.head == "crf" else 0
     teacher = soft[:, start : start + present.shape[1]][present]
@@ -107,7 +110,8 @@ def _borders_loss(task: QuestionAnswering, outputs: Any, batch: Batch, temperatu
 
 def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows."""
-    rows, texts = (batch["side"] == 0).sum(), len(batch["side"])
+    rows = (batch["side"] == 0).sum()
+    texts = len(batch["side"])
     return losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
 
 

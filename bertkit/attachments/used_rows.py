@@ -51,14 +51,16 @@ class UsedEmbeddings(Attachment):
         if not self.shape:
             return None
         used = len(token_ids(features_by_task, self.shape[0]))
-        counts, saves = f"word embedding: {used:,} of {self.shape[0]:,} tokens are used", saved(self.shape, used) / 1e6
+        counts = f"word embedding: {used:,} of {self.shape[0]:,} tokens are used"
+        saves = saved(self.shape, used) / 1e6
         if not pays(self.shape, used, self.asked):
             return f"{counts}, and all are trained"
         return f"{counts}, and only these are trained: {abs(saves):,.0f} MB {'less' if saves >= 0 else 'more'} memory"
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         """Put the rows into the word embedding's place: those that the data use and a checkpoint has trained."""
-        model, args = trainer.model, trainer.args
+        model = trainer.model
+        args = trainer.args
         self.rows = None
         wanted = Path(checkpoint, USED_ROWS_FILE).is_file() if checkpoint else args.used_embeddings is not False
         if not wanted:
@@ -69,7 +71,8 @@ class UsedEmbeddings(Attachment):
             if checkpoint:
                 raise other_optimizer(checkpoint) from reason
             return
-        ids, decay = token_ids(trainer.data.features_by_task, whole.num_embeddings), 1.0
+        ids = token_ids(trainer.data.features_by_task, whole.num_embeddings)
+        decay = 1.0
         if whole.padding_idx is not None and whole.padding_idx not in ids:
             ids = torch.cat([ids, torch.tensor([whole.padding_idx])])
         if checkpoint:
@@ -115,11 +118,14 @@ class UsedRows(nn.Embedding):
     def __init__(self, whole: nn.Embedding, ids: Tensor, decay: float = 1.0) -> None:
         """ids: of these tokens, `(rows,)`, in any order. decay: see `OtherRows`."""
         table = whole.weight.detach()
-        ids, places = ids.to(table.device), torch.full((len(table),), -1, device=table.device)
+        ids = ids.to(table.device)
+        places = torch.full((len(table),), -1, device=table.device)
         places[ids] = torch.arange(len(ids), device=table.device)
         padding = None if whole.padding_idx is None else int(places[whole.padding_idx])
         super().__init__(len(ids), whole.embedding_dim, padding, _weight=table[ids])
-        self.ids, self.places = ids, places  # plain tensors: DDP would send buffers in every step
+        # plain tensors: DDP would send buffers in every step
+        self.ids = ids
+        self.places = places
         self.others = OtherRows(whole, nn.Parameter(torch.tensor(decay, dtype=torch.float64), requires_grad=False))
 
     def forward(self, input: Tensor) -> Tensor:

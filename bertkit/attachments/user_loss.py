@@ -42,7 +42,8 @@ class UserLoss(Attachment):
 
     def join(self, draft: Draft) -> bool:
         """Try it on a micro-batch, with the count of its terms and twice that. Raises RecipeError."""
-        self.task, args = draft.task, draft.args
+        self.task = draft.task
+        args = draft.args
         unused = {
             "distillation": draft.recipe.distillation,
             "task.class_weights": self.task.options.model_dump().get("class_weights"),
@@ -63,7 +64,8 @@ class UserLoss(Attachment):
 
     def _tried(self, outputs: Any, batch: Batch, count: Tensor) -> Tensor:
         """Its value, with the same random numbers each time. Raises RecipeError where there is nothing to minimise."""
-        inputs, name = self._inputs(outputs, batch), name_of(self.function)
+        inputs = self._inputs(outputs, batch)
+        name = name_of(self.function)
         torch.manual_seed(0)
         with translated(Exception, RecipeError, WHERE, f"{name} failed on a first micro-batch"):
             value = self.function(*inputs, count)

@@ -92,10 +92,12 @@ def audit(
     if next is not None and not unlabelled:
         raise UserError("next", "there is no file to choose rows from", "Name it: unlabelled.")
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
-    folder, run = Path(output_dir), None
+    folder = Path(output_dir)
+    run = None
     named = isinstance(source, str | Path) and data is None and source not in task_names()
     if isinstance(source, str | Path) and Path(source, "recipe.yaml").is_file():
-        run, source = Run(Path(source)), f"{source}/recipe.yaml"
+        run = Run(Path(source))
+        source = f"{source}/recipe.yaml"
     trained = [str(source), *(word for word in overrides if word.startswith("data."))]
     if not named:
         trained = [f"{folder}/recipe.yaml", "folds=null"]
@@ -177,7 +179,8 @@ def _others(recipe: Recipe, rows: Sequence[Row], folder: Path, run: Run | None) 
         ]
     if not (run.model / "config.json").is_file():
         return []
-    predictor, data = load(run.folder), rows_of(recipe)
+    predictor = load(run.folder)
+    data = rows_of(recipe)
     task = with_word_scores(predictor.task)
     return [
         {"split": split, **row, "location": data.origins[split].public(number), "answer": answer}

@@ -22,14 +22,16 @@ class Checked:
     def lines(self) -> Iterator[str]:
         """What the model reads and how often it is trained, for people."""
         for name, job in self.jobs.by_task.items():
-            task, first = job.task, job.task.examples(job.features, [0])["input_ids"][0]
+            task = job.task
+            first = job.task.examples(job.features, [0])["input_ids"][0]
             yield f"{f'{name}: ' if name else ''}{task.name}: {task.describe()}"
             yield f"first row as the model reads it: {task.tokenizer.decode(first)}"
         features_by_task = [(job.task, job.features) for job in self.jobs.by_task.values()]
         yield from filter(None, (each.summarize(features_by_task) for each in self.jobs.first.attachments))
         recipe = self.jobs.recipe
         folds = recipe.folds if isinstance(recipe, Recipe) else None
-        ready, unit = "ready to train", " each seed" if len(recipe.seeds) > 1 else ""
+        ready = "ready to train"
+        unit = " each seed" if len(recipe.seeds) > 1 else ""
         if folds:
             ready += f" {len(recipe.seeds) + folds} times: {folds} folds, and on all rows"
             unit = ", each"

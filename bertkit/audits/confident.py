@@ -37,7 +37,8 @@ def likely_wrong(table: Floats, labels: Ints) -> Bools:
 
 def margins(table: Floats, labels: Ints) -> Floats:
     """`(rows,)`: the probability of the given label minus that of the most probable other one."""
-    rows, others = np.arange(len(labels)), table.copy()
+    rows = np.arange(len(labels))
+    others = table.copy()
     others[rows, labels] = -np.inf
     return np.asarray(table[rows, labels] - others.max(axis=1))
 
@@ -56,14 +57,16 @@ def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstima
     unit: the row or sentence of each decision, by which the bootstrap resamples; the averages that labels must reach
     stay as they are.
     """
-    labels, by_unit = int(given.max()) + 1, summed_by(unit, int(unit.max()) + 1).T
+    labels = int(given.max()) + 1
+    by_unit = summed_by(unit, int(unit.max()) + 1).T
     counted, confident, right = (
         summed_by(given, labels, chosen.astype(np.float64)) @ by_unit
         for chosen in (np.ones(len(given)), guess >= 0, guess == given)
     )
 
     def weighted(weights: Floats) -> Values:
-        counts, hits = counted @ weights, right @ weights
+        counts = counted @ weights
+        hits = right @ weights
         wrong = confident @ weights - hits
         # A label without a confident row counts as right once, as in cleanlab.
         return {"wrong": (counts * ratio(wrong, wrong + np.maximum(hits, 1))).sum(axis=0) / counts.sum(axis=0)}
@@ -74,6 +77,7 @@ def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstima
 
 def _averages(table: Floats, given: Ints) -> Floats:
     """`(labels,)`: the mean probability of each label in the rows where it is given; infinite where there is none."""
-    labels, own = table.shape[1], table[np.arange(len(given)), given]
+    labels = table.shape[1]
+    own = table[np.arange(len(given)), given]
     sums, counts = (np.bincount(given, values, labels).astype(np.float64) for values in (own, np.ones(len(given))))
     return ratio(sums, counts, undefined=np.inf)

@@ -35,7 +35,8 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
     Splits of rows that are answered together, such as queries and documents, share documents: train is compared alone.
     """
     train = [{**row, "split": "train"} for row in rows]
-    kind, data = get_task(recipe.task.name), rows_of(recipe)
+    kind = get_task(recipe.task.name)
+    data = rows_of(recipe)
     others = [
         {**row, "split": split, "location": data.origins[split].public(number)}
         for split, rows in data.rows.items()
@@ -43,7 +44,8 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
         for number, row in enumerate(rows)
     ]
     every = [*train, *others]
-    schema, vectors = kind.schema_of(recipe.task), by_column(every, kind.schema, _told_apart(recipe, encode))
+    schema = kind.schema_of(recipe.task)
+    vectors = by_column(every, kind.schema, _told_apart(recipe, encode))
     if all(schema.columns[name].unordered for name in schema.shown(every[0])):
         vectors = [np.sum(vectors, axis=0)]
     return duplicates(schema, every, list(map(centred, vectors)))
@@ -107,7 +109,8 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
     keys = [tuple(map(folded, schema.shown(row).values())) for row in rows]
     if len(vectors) == 1:
         keys = [("\n".join(sorted(key)),) for key in keys]
-    numbers, whole = clusters(list(zip(*keys, strict=True)), vectors, THRESHOLD), joined(vectors)
+    numbers = clusters(list(zip(*keys, strict=True)), vectors, THRESHOLD)
+    whole = joined(vectors)
     columns = [(name, schema.columns[name].holds) for name in schema.targets]
     targets = {name: holds for name, holds in columns if holds not in ("text", "spans")}
     values = [row[name] for row in rows for name in targets if isinstance(row.get(name), int | float)]
@@ -126,7 +129,8 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
         for number, (problem, each) in enumerate(found, 1)
         for index in each
     ]
-    conflicts, shared = int(counts[:2].sum()), int(counts[2])
+    conflicts = int(counts[:2].sum())
+    shared = int(counts[2])
     return Section(
         name="duplicates",
         title="Near-duplicates",

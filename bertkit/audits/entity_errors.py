@@ -80,7 +80,8 @@ def _changes(row: Row, target: str, scheme: Learned) -> Iterator[Change]:
     answer = row["answer"]
     gold, predicted = (labelled(tags, scheme) for tags in (row[target], [word["tag"] for word in answer["words"]]))
     scores = dict(zip(predicted, [each["score"] for each in answer.get("entities", answer["words"])], strict=True))
-    groups, end = list[list[Entity]](), 0
+    groups = list[list[Entity]]()
+    end = 0
     for entity in sorted({*gold} ^ {*predicted}, key=lambda entity: entity[1:]):
         if entity[1] >= end:
             groups.append([])
@@ -103,7 +104,8 @@ def _words(entities: Iterable[Entity]) -> set[int]:
 
 def _correction(row: Row, target: str, changes: Sequence[Change], scheme: Learned) -> Row:
     """The sentence with these changes."""
-    words, text = row["answer"]["words"], text_of(row)
+    words = row["answer"]["words"]
+    text = text_of(row)
     old = [entity for each in changes for entity in each.given]
     new = [entity for each in changes for entity in each.found]
     texts = (

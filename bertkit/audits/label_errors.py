@@ -48,7 +48,8 @@ def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) 
     table = np.array([[row["answer"][answered][name] for name in names] for row in rows])
     sets = [{name_of[value] for value in row[target]} for row in rows]
     gold = np.array([[int(name in own) for name in names] for own in sets])
-    wrong, guess = np.zeros(table.shape, dtype=bool), np.empty(table.shape, dtype=np.int64)
+    wrong = np.zeros(table.shape, dtype=bool)
+    guess = np.empty(table.shape, dtype=np.int64)
     for label, (has, probability) in enumerate(zip(gold.T, table.T, strict=True)):  # a row has it, or does not
         two = np.stack([1 - probability, probability], axis=1)
         suggested = guesses(two, has)
@@ -61,8 +62,10 @@ def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) 
         return corrected(rows[row], target, values, ", ".join(old), ", ".join(new), probability=doubt[row])
 
     ranked = (row for row in np.argsort(-doubt, kind="stable") if doubt[row])
-    pairs, unit = 2 * np.arange(len(names)), np.repeat(np.arange(len(rows)), len(names))
-    decisions, best = (gold + pairs).ravel(), ((table > 0.5) + pairs).ravel()
+    pairs = 2 * np.arange(len(names))
+    unit = np.repeat(np.arange(len(rows)), len(names))
+    decisions = (gold + pairs).ravel()
+    best = ((table > 0.5) + pairs).ravel()
     share = wrong_share(decisions, best, guess.ravel(), unit)
     notes = [METHOD.format("label") + " Each label is judged by itself: a row has it, or does not."]
     return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
@@ -90,7 +93,8 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
 
 def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
     """Questions whose answer shares no word with those in the data, the most probable first; one may be no answer."""
-    golds, answers = [row[target]["text"] for row in rows], [row["answer"] for row in rows]
+    golds = [row[target]["text"] for row in rows]
+    answers = [row["answer"] for row in rows]
     rule = rule_of(row["context"] for row in rows)
     overlap = np.array([rule.scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)])
     score, null = np.array([[own["score"], own[answered]] for own in answers]).T
@@ -99,7 +103,8 @@ def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
     wrong = np.flatnonzero((overlap == 0) & (score >= limit))
 
     def correction(index: int) -> Row:
-        own, given = answers[index], " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
+        own = answers[index]
+        given = " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
         spans = [own] if own["answer"] else []
         new = {"text": [each["answer"] for each in spans], "answer_start": [each["start"] for each in spans]}
         return corrected(rows[index], target, new, given, own["answer"] or NO_ANSWER, probability=score[index])

@@ -88,8 +88,10 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
         )
     if count < 1:
         raise UserError("next", f"must be at least 1, got {count}")
-    schema, spec = get_task(recipe.task.name).schema, one_text_per_line(file, like_data(recipe.data, str(file)))
-    prefix, own = reader_of(file, spec).prefix(file.name), list[Row]()
+    schema = get_task(recipe.task.name).schema
+    spec = one_text_per_line(file, like_data(recipe.data, str(file)))
+    prefix = reader_of(file, spec).prefix(file.name)
+    own = list[Row]()
     for number, row in read_rows(file, spec):
         if taken := [name for name in ADDED if name in row]:
             raise DataError(file, f"the rows have a column `{taken[0]}` already", "Rename it.")
@@ -101,7 +103,8 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
 
 def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Section:
     """The rows to label next as they are, with ADDED. columns: those of the rows to be shown beside their texts."""
-    doubts, total = [_doubt(answer) for answer in answers], len(unlabelled.rows)
+    doubts = [_doubt(answer) for answer in answers]
+    total = len(unlabelled.rows)
     texts = ["\n".join(unlabelled.schema.shown(row).values()) for row in unlabelled.rows]
     indices = chosen(np.array([unsure for unsure, *_ in doubts]), texts, unlabelled.count)
     return Section(

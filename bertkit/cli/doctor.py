@@ -25,12 +25,14 @@ def examine() -> Json:
     from bertkit.run import environment
     from bertkit.tasks import announced_tasks
 
-    device, precision = "cpu", "fp32"
+    device = "cpu"
+    precision = "fp32"
     why = "torch is not installed"
     if find_spec("torch"):
         from bertkit.models.device import best_device, best_precision
 
-        device, precision = best_device().type, best_precision(best_device())
+        device = best_device().type
+        precision = best_precision(best_device())
         why = _reason(device, precision)
     return {
         "environment": environment(device, precision),
@@ -69,7 +71,8 @@ def _promises(device: str) -> dict[str, str]:
 
 def doctor_text(facts: Json) -> str:
     """The result of `examine` as tables."""
-    host, tested = facts["environment"], facts["tested_versions"]
+    host = facts["environment"]
+    tested = facts["tested_versions"]
     threads = f", torch uses {host['threads']}" if host["threads"] else ""
     about = [
         ["python", host["python"]],

@@ -157,7 +157,8 @@ def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
     cause: BaseException | None = error
     while cause and not isinstance(cause, GatedRepoError):
         cause = cause.__cause__
-    what, fix = f"the Hub data set cannot be loaded: {text}", ""
+    what = f"the Hub data set cannot be loaded: {text}"
+    fix = ""
     if cause or "gated" in text:
         what = "the data set is gated"
         fix = f"accept its terms at https://huggingface.co/datasets/{spec.source} and log in: hf auth login"

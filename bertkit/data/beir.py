@@ -46,7 +46,8 @@ def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
     Findings: empty documents, queries without a relevant document, and queries of validation or test that are in train
     too. Raises DataError with everything that is wrong with the texts, or else with the judgements, by file and line.
     """
-    spec, problems = DataSpec(source=str(folder), encoding=encoding), Problems()
+    spec = DataSpec(source=str(folder), encoding=encoding)
+    problems = Problems()
     corpus = _texts(packed(folder / "corpus.jsonl"), spec, problems, titled=True)
     queries = _texts(packed(folder / "queries.jsonl"), spec, problems)
     for query in (query for query, text in queries.items() if not text.strip()):
@@ -76,7 +77,9 @@ def pairs(beir: Beir, split: str) -> list[Row]:
 
 def check_pairs(table: Table) -> None:
     """Raises DataError, with the rows: an id has one text, a pair one grade, and grades are whole numbers from 0."""
-    problems, texts, grades = Problems(), FirstSeen(), FirstSeen()
+    problems = Problems()
+    texts = FirstSeen()
+    grades = FirstSeen()
     columns = [table.values.get(name, repeat(None)) for name in COLUMNS]
     for row, (query_id, query, document_id, document, grade) in enumerate(zip(*columns, strict=False)):
         where = table.origin[row]
@@ -106,7 +109,8 @@ def _texts(file: Path, spec: DataSpec, problems: Problems, titled: bool = False)
         except ValueError as error:
             problems.add(f"{file}:{number}", f"`_id` {error}")
             continue
-        title, text = row.get("title") if titled else "", row.get("text")
+        title = row.get("title") if titled else ""
+        text = row.get("text")
         title = "" if title is None else title
         if not (isinstance(key, str) and isinstance(title, str) and isinstance(text, str)):
             problems.add(f"{file}:{number}", f"holds {short_repr(row)}, where texts in `_id` and `text` are expected")

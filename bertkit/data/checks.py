@@ -47,7 +47,8 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
         return list(data.findings)
     texts, _ = texts_of(data.columns)
     everywhere = {n: c for n, c in data.columns.items() if all(n in rows.column_names for rows in data.rows.values())}
-    findings, trained = list(data.findings), None
+    findings = list(data.findings)
+    trained = None
     of_train = data.origins["train"].files if "train" in data.origins else None
     held_out = [split for split in data.rows if split != "train" and data.origins[split].files == of_train]
     seen_in = {split: _Seen.of(rows, everywhere) for split, rows in data.rows.items()}
@@ -81,7 +82,8 @@ def accuracy_findings(data: Data, others: Sequence[str]) -> Iterator[Finding]:
     """Labels of train that are so rare that accuracy hardly depends on them. others: metrics that do."""
     if data.target is None or data.columns[data.target].holds != "label":
         return
-    names, rows = data.columns[data.target].names, data.rows["train"]
+    names = data.columns[data.target].names
+    rows = data.rows["train"]
     counts = Counter(names.get(label, label) for label in column_values(rows, data.target))
     least = RARE / len(counts)
     rare = sorted((n, label) for label, n in counts.items() if n < least * len(rows))
@@ -114,7 +116,8 @@ def _as_text(rows: Dataset, columns: Mapping[str, Column], split: str, origin: O
 def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: bool) -> Iterator[Finding]:
     if column.holds == "number":
         values = numbers(rows, name)
-        low, high = float(values.min()), float(values.max())
+        low = float(values.min())
+        high = float(values.max())
         yield note(f"{split}: from {low:g} to {high:g}, mean {values.mean():.4g}")
         if low == high:
             yield _alike(split, f"every row has the number {low:g}", "")
@@ -122,7 +125,9 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
     if labels is None:
         return
     counts = Counter(label for value in column_values(rows, name) for label in labels(value))
-    occurrences, total, of = counts, len(rows), ""
+    occurrences = counts
+    total = len(rows)
+    of = ""
     if column.holds in UNITS:
         unit, scheme = UNITS[column.holds]
         occurrences = Counter(kind for value in column_values(rows, name) for kind, *_ in labelled(value or (), scheme))
@@ -134,7 +139,8 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
     yield note(f"{split}: {of}{', '.join(shares) or 'no labels'}{more}")
     # a sentence may have entities of every type, and words of every label
     if not counts or (column.holds in ("label", "labels") and {*counts.values()} == {len(rows)}):
-        several, names = len(counts) > 1, listed([repr(name) for name in sorted(counts)], MANY_LABELS)
+        several = len(counts) > 1
+        names = listed([repr(name) for name in sorted(counts)], MANY_LABELS)
         kind = "an entity" if column.holds == "tags" else "a label"
         have = f"every row has the {'labels' if several else 'label'} {names}" if counts else f"no row has {kind}"
         by_name = "Name the labels that a row has, instead of 0 and 1 for each."
@@ -147,9 +153,11 @@ def _alike(split: str, have: str, fix: str) -> Finding:
     """What it means that all rows of a split have the same target."""
     if split == "train":
         return Finding("fail", f"train: {have}; there is nothing to learn", fix)
-    select, more = "", ""
+    select = ""
+    more = ""
     if split == "validation":
-        select, more = " and cannot select a checkpoint", ", or hold rows of train out: data: {validation: 0.1}"
+        select = " and cannot select a checkpoint"
+        more = ", or hold rows of train out: data: {validation: 0.1}"
     fix = f"Give rows with other targets{more}."
     return warn(f"{split}: {have}; some of its scores are not defined or always the same{select}", fix)
 
@@ -173,7 +181,8 @@ def _label_findings(counts: Mapping[str, int], few_rows: bool) -> Iterator[Findi
     for separator in SEPARATORS:
         joined = [name for name in counts if separator in name]
         if any(parts[part] > 1 for name in joined for part in parts_of[name]):
-            name, written = joined[0], json.dumps(separator, ensure_ascii=False)
+            name = joined[0]
+            written = json.dumps(separator, ensure_ascii=False)
             fix = f"If so, map the column as `labels`, with  data: {{labels_separator: {written}}}"
             yield warn(f"train: labels such as {name!r} look like several labels", fix)
 
@@ -197,7 +206,8 @@ class _Seen:
         """Rows without any text, which `_empty` reports, are left out. columns: those that all splits have."""
         import numpy as np
 
-        hashes, with_text = array("q"), array("q")
+        hashes = array("q")
+        with_text = array("q")
         names, unordered = texts_of(columns)
         for row, key in enumerate(text_keys(*(column_values(rows, name) for name in names), unordered=unordered)):
             if key is not None:
@@ -210,7 +220,9 @@ class _Seen:
 
 def _duplicates(seen_in: Mapping[str, _Seen], data: Data) -> Iterator[Finding]:
     """One warning for the splits of one source, whose equal texts are all in the same one."""
-    counts, examples = [0, 0], ["", ""]  # with the same target, and with another
+    # with the same target, and with another
+    counts = [0, 0]
+    examples = ["", ""]
     for split, seen in seen_in.items():
         origin = data.origins[split]
         for kind, pairs in enumerate(_repeats(seen, split, data)):
@@ -232,7 +244,8 @@ def _repeats(seen: _Seen, split: str, data: Data) -> tuple[Ints, Ints]:
     """Rows that repeat an earlier one, with the same target and with another: `(rows, 2)`, each after the earlier."""
     import numpy as np
 
-    rows, target = data.rows[split], data.target
+    rows = data.rows[split]
+    target = data.target
     repeated = np.flatnonzero(seen.first != seen.rows)
     pairs = np.stack([seen.first[repeated], seen.rows[repeated]], axis=1)
     if target is None or target not in rows.column_names or data.columns[target].unordered or not len(pairs):

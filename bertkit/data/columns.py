@@ -29,7 +29,8 @@ def choose_columns(
     Raises DataError, with the line that fixes it: columns that are missing, or several that could be meant.
     """
     spec = _with_aliases(found, spec, schema)
-    columns, targets = schema.columns, [[name] for name in schema.targets]
+    columns = schema.columns
+    targets = [[name] for name in schema.targets]
 
     def there(name: str) -> bool:
         if name == "id" and name not in spec.columns and name in mapped_columns(spec):

@@ -18,7 +18,9 @@ from bertkit.text import counted
 _CONLLU = ("number", "tokens", "lemma", "tags", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 
-PEEK, FEWEST_PLACED = 100, 20  # lines that are looked at before the others; tokens that decide
+# lines that are looked at before the others; tokens that decide
+PEEK = 100
+FEWEST_PLACED = 20
 _COMMENT = re.compile("##? ")
 _PLACED = re.compile(r"(.)(\d+)")
 _WITHIN = re.compile(rf"(?<=[{UNSPACED}]) (?=[{UNSPACED}])")  # a blank in a word, as in Thai

@@ -50,7 +50,9 @@ def read_corpus(
             raise DataError(
                 part.name, "holds judged pairs, not documents", "name a file of documents, such as its corpus.jsonl"
             )
-    loaded, hashes, findings = dict[str, Loaded](), dict[str, Hashes](), dict[str, list[Finding]]()
+    loaded = dict[str, Loaded]()
+    hashes = dict[str, Hashes]()
+    findings = dict[str, list[Finding]]()
     for split, own in parts.items():
         folder = _cached(own, spec, split, share if split == "train" else None)
         for each in SPLITS:
@@ -102,7 +104,8 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
             if each == split or len(writers[each].origin) != limits.get(each):
                 writers[each].add(text, digest, file, number)
         if empty:
-            where, be = locations(empty, range(len(empty))), "is" if len(empty) == 1 else "are"
+            where = locations(empty, range(len(empty)))
+            be = "is" if len(empty) == 1 else "are"
             left_out = f"{split}: {counted(len(empty), 'document')} without text {be} left out: {where}"
             writers[split].findings.append(warn(left_out))
         sizes = [len(writer.origin) for writer in writers.values()]
@@ -141,8 +144,11 @@ class _Writer:
         import pyarrow as pa
 
         folder.mkdir(parents=True)
-        self.folder, self.origin, self.findings = folder, Origin(prefixes), list[Finding]()
-        self._hashes, self._texts = array("Q"), list[str]()
+        self.folder = folder
+        self.origin = Origin(prefixes)
+        self.findings = list[Finding]()
+        self._hashes = array("Q")
+        self._texts = list[str]()
         self._size = self._characters = 0
         self._encode = json.JSONEncoder(ensure_ascii=False).encode
         self._sha256 = hashlib.sha256(self._encode(["text"]).encode())  # as `table.fingerprint` computes it
@@ -180,7 +186,8 @@ class _Writer:
 
         self._stream.write_batch(pa.record_batch({"text": self._texts}))
         self._characters += self._size
-        self._texts, self._size = [], 0
+        self._texts = []
+        self._size = 0
 
 
 def _open(folder: Path, prefixes: Sequence[str]) -> tuple[Loaded, Hashes, list[Finding]]:

@@ -71,7 +71,8 @@ def corrected(
     present = [name for name in schema.targets if any(name in table.values for table in tables.values())]
     tagged = any(schema.columns[name].tagged for name in schema.targets)
     targets = schema.targets if tagged else (present or schema.targets)[:1]  # tags, or the spans that they are made of
-    problems, inputs = Problems(), {"id", *chain.from_iterable(schema.inputs)}
+    problems = Problems()
+    inputs = {"id", *chain.from_iterable(schema.inputs)}
     columns = {"location": ID, **{name: schema.columns[name] for name in schema.columns if name in inputs}}
     excluded = list(_read(spec.exclude, spec, columns, problems))
     columns |= {name: schema.columns[name] for name in targets}
@@ -114,7 +115,8 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
     reader = reader_of(file, layout)
     if reader.name not in FORMATS:
         raise DataError(file, f"a list of rows is expected as .{' or .'.join(FORMATS)}")
-    rows, origin = [], Origin([reader.prefix(str(file))])
+    rows = []
+    origin = Origin([reader.prefix(str(file))])
     for number, row in read_rows(file, layout):
         origin.add(0, number)
         rows.append(row if reader.name == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
@@ -193,7 +195,8 @@ def _refined(
     split: str,
 ) -> Checked:
     """What `validate_rows` makes of a split whose rows were corrected, and what was corrected."""
-    findings, gone = list[Finding](), {row: record for (own, row), record in out.items() if own == split}
+    findings = list[Finding]()
+    gone = {row: record for (own, row), record in out.items() if own == split}
     kept = [row for row in range(len(table)) if row not in gone]
     if gone:
         if not kept:
@@ -205,7 +208,8 @@ def _refined(
         table, notes = validate_rows(table, split)
         return table, [*findings, *notes]
     name, values, spans, notes = _targets(records, table, split, validate_rows, schema)
-    column, by = schema.columns[name], _files(records.values())
+    column = schema.columns[name]
+    by = _files(records.values())
     if column.tagged:  # those of the data may have another scheme before
         others = [row for row in range(len(table)) if row not in values]
         rest = validate_rows(table.select(others), split)[1] if others else []
@@ -229,8 +233,10 @@ def _targets(
 
     Third, of tags where the data or the list have spans: row -> the new spans.
     """
-    findings, final = list[Finding](), ""
-    values, spans = dict[int, Any](), dict[int, Any]()
+    findings = list[Finding]()
+    final = ""
+    values = dict[int, Any]()
+    spans = dict[int, Any]()
     for name in schema.targets:
         rows = [row for row, record in records.items() if name in record.values]
         if not rows:
@@ -239,7 +245,8 @@ def _targets(
         origin = Origin(list(dict.fromkeys(record.prefix for record in listed)))
         for record in listed:
             origin.add(origin.files.index(record.prefix), record.number)
-        old, column = table.select(rows), schema.columns[name]
+        old = table.select(rows)
+        column = schema.columns[name]
         others = {other: values for other, values in old.values.items() if other not in schema.targets}
         some = Table({**others, name: [record.values[name] for record in listed]}, origin)
         if column.tagged:
@@ -272,7 +279,8 @@ def _as_listed(table: Table, records: Sequence[_Record]) -> Table:
 def _replaced(table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str) -> Checked:
     """The table with these values of a column, by row, and how many of them are new."""
     old: Sequence[Any] = table.values.get(name, [None] * len(table))
-    names, plain = names_of(column), column.holds in ("label", "labels")
+    names = names_of(column)
+    plain = column.holds in ("label", "labels")
 
     def labels(value: Any) -> Sequence[str]:
         return sorted(names(value)) if names else ()

@@ -41,7 +41,10 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
     the mark of another encoding.
     """
     text = io.TextIOWrapper(cast(Any, stream), encoding, "surrogateescape", newline="\n")
-    number, advised, in_utf8, other = 0, False, codecs.lookup(encoding).name not in _UTF8, ""
+    number = 0
+    advised = False
+    in_utf8 = codecs.lookup(encoding).name not in _UTF8
+    other = ""
     ahead = deque[str]()
     try:
         while line := ahead.popleft() if ahead else text.readline(longest + 1):
@@ -57,7 +60,8 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
                     while len(line) + sum(map(len, ahead)) < AHEAD and (more := text.readline(longest + 1)):
                         ahead.append(more)
                 problems.add(number, what, "" if advised else _advice(line, "".join(ahead), encoding))
-                line, advised = _ESCAPED.sub("\ufffd", line), True
+                line = _ESCAPED.sub("\ufffd", line)
+                advised = True
             if "\0" in line:
                 at = line.index("\0") + 1
                 what = f"a NUL byte at column {at}; is this a text file in {encoding.upper()}?"
@@ -116,7 +120,8 @@ def _advice(line: str, more: str, encoding: str) -> str:
     western = not long_runs and sum(letter.isalpha() or letter in _QUOTES for letter in letters) >= 0.7 * len(letters)
     others = () if western else list(_COMMON)[: None if long_runs else -1]
     at = cast(re.Match[str], _ESCAPED.search(line)).start()
-    readings, common = dict[str, str](), dict[str, float]()
+    readings = dict[str, str]()
+    common = dict[str, float]()
     for other in ("utf-8", *others, "cp1252"):
         with suppress(UnicodeError):
             text = (raw + b"\n" + rest).decode(other)

@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 # What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before it.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _DELIMITERS = ";\t|,"  # those that are recognised where another one is set
-SHORT, MAX_VALUES = 50, 1000  # characters of a value, and values of a column, that are remembered
+# characters of a value, and values of a column, that are remembered
+SHORT = 50
+MAX_VALUES = 1000
 MANY_LINES = 10  # that all look like rows are hardly those of one text
 _QUOTES = (
     ("unexpected end of data", "a quote that opens in this row is never closed"),
@@ -110,7 +112,8 @@ def write_csv(
 
     name: of the file, in the log.
     """
-    writer, count = csv.writer(file, delimiter=delimiter), 0
+    writer = csv.writer(file, delimiter=delimiter)
+    count = 0
     for row in rows:
         pairs = [(cell, written(cell)) for cell in row]
         writer.writerow([cell for _, cell in pairs])

@@ -28,7 +28,9 @@ class DiskList(Sequence[Any]):
         with disk_full_as_error():
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it has no name, and is closed with this object
         weakref.finalize(self, close, self._file)
-        self._starts, self._size = array("q"), 0  # each value is a line
+        # each value is a line
+        self._starts = array("q")
+        self._size = 0
         self._whole: DiskList | None = None  # what this was selected from, which closes the file
         self.extend(values)
 
@@ -70,7 +72,8 @@ class DiskList(Sequence[Any]):
 
 def disk_full_as_error() -> AbstractContextManager[None]:
     """For code that writes temporary files. Raises DataError where the disk is full."""
-    what, fix = "rows and answers cannot be written there", "Make room, or name another folder in TMPDIR."
+    what = "rows and answers cannot be written there"
+    fix = "Make room, or name another folder in TMPDIR."
     return translated(OSError, DataError, tempfile.gettempdir(), what, fix)
 
 

@@ -23,7 +23,9 @@ from bertkit.errors import DataError, extras_required, translated
 from bertkit.text import listed
 from bertkit.validation import did_you_mean
 
-MAX_ROWS, MAX_CELL = 1_048_576, 32_767  # of a sheet; characters of a cell
+# of a sheet; characters of a cell
+MAX_ROWS = 1_048_576
+MAX_CELL = 32_767
 _DAMAGE = (  # what openpyxl and zipfile raise for a file that is damaged or encrypted
     *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
     *(ParseError, struct.error, zlib.error),
@@ -46,7 +48,8 @@ def sheet_records(stream: IO[bytes], problems: Problems, *, sheet: str | None = 
 
     name = problems.name
     stream = seekable(stream, name)
-    locked, fix = "not an .xlsx workbook, or one with a password", "save it as an .xlsx workbook without one, or as csv"
+    locked = "not an .xlsx workbook, or one with a password"
+    fix = "save it as an .xlsx workbook without one, or as csv"
     with (
         translated(_DAMAGE, DataError, name, "cannot be read as xlsx", "save it again, or as csv"),
         translated(zipfile.BadZipFile, DataError, name, locked, fix),

@@ -14,7 +14,8 @@ from bertkit.text import counted
 def check_labels(table: Table, split: str) -> None:
     """Raises DataError on a `label` other than 0 and 1, with its location."""
     allowed = (0, 1, -1) if split == "test" else (0, 1)  # -1: GLUE's mark of a secret label
-    problems, fix = Problems(), "grades are scores; map them so:  data: {columns: {score: …}}"
+    problems = Problems()
+    fix = "grades are scores; map them so:  data: {columns: {score: …}}"
     for row, label in enumerate(table.values.get("label", ())):
         if label is not None and label not in allowed:
             problems.add(table.origin[row], f"`label` holds {label:g}, where 0 or 1 is expected", fix)

@@ -39,7 +39,8 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
     `labels`, where a task has several. Of several annotations the ground truth is read, else the first.
     where: goes before the number of a task in messages. problems: gets what was read, and tasks that are malformed.
     """
-    read, disputed = list[_Task](), 0
+    read = list[_Task]()
+    disputed = 0
     for number, task in enumerate(tasks, 1):
         try:
             done = [each for each in task["annotations"] or [] if not each.get("was_cancelled")]
@@ -99,7 +100,9 @@ def _chosen(values: Iterable[Any]) -> list[str]:
 
 def _region(text: str, value: Any) -> Row:
     """A region as a span: code points, where older versions of Label Studio count UTF-16 code units."""
-    start, end, marked = value["start"], value["end"], value.get("text")
+    start = value["start"]
+    end = value["end"]
+    marked = value.get("text")
     names = next(name for name in value if name.endswith("labels"))
     if names != "labels" or type(start) is not int or type(end) is not int:
         raise ValueError(f"a region has `{names}` from {short_repr(start)}; only regions of plain text can be read")

@@ -131,7 +131,9 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     """The parts with their mapping of columns. All parts get the same inputs and target."""
     mapped: dict[str, list[Part]] = {split: [] for split in opened}
     alternatives = {*schema.targets, *chain.from_iterable(schema.inputs)}
-    common, problems = schema, list[Problem]()  # common: with the alternatives that all parts have
+    # common: with the alternatives that all parts have
+    common = schema
+    problems = list[Problem]()
     for split, part in [(split, part) for split, parts in opened.items() for part in parts]:
         try:
             part, chosen = _choose(part, spec, common, split)
@@ -189,7 +191,8 @@ def _read_tables(
         read = [name for name in schema.targets if name in table.values]
         table, changes = validate_rows(table, split)
         refuse_unequal(schema, table.values, table.origin)
-        tables[split], notes = table, list[Finding]()
+        tables[split] = table
+        notes = list[Finding]()
         if targets := [name for name in schema.targets if name in table.values]:
             # `validate_rows` may make tags of the spans that were read: messages name the column of the spans
             theirs = given_name(targets[0] if targets[0] in read or not read else read[0], spec.columns)
@@ -310,7 +313,8 @@ def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], theirs: s
 
 
 def _loaded(table: Table, schema: Schema) -> Loaded:
-    names, digest = list(table.values), fingerprint(table.values)
+    names = list(table.values)
+    digest = fingerprint(table.values)
     blocks = in_blocks(zip(*table.values.values(), strict=True))
     columnwise = (dict(zip(names, zip(*block, strict=True), strict=True)) for block in blocks)
     features = features_of({name: schema.columns[name].holds for name in names})

@@ -49,7 +49,8 @@ def find_utf_16(rows: Iterable[tuple[str, Sequence[Record]]], split: str) -> tup
 
     Spans fit that are in the text and cut no word.
     """
-    total, fit_code_points = 0, True
+    total = 0
+    fit_code_points = True
     for text, spans in rows:
         if text.isascii() or max(text) <= "\uffff":
             continue
@@ -92,7 +93,8 @@ def _fit_shifted(text: str, spans: Sequence[Record], by_start: int, by_end: int)
     """Whether they fit so, with no blank at an end: in Latin script, where no affixes of one letter are left out."""
     copies = list[Span]()
     for span in spans:
-        start, end = span.get("start"), span.get("end")
+        start = span.get("start")
+        end = span.get("end")
         if type(start) is not int or type(end) is not int or max(text[start:end], default="") > LATIN:
             return False
         copies.append({**span, "start": start + by_start, "end": end + by_end})

@@ -19,7 +19,8 @@ def load(group: str, name: str, fault: Callable[[Any, str], str]) -> Any:
 
     fault: of what was imported, and the name, what is wrong with it; empty if nothing is.
     """
-    kind, points = group.rpartition(".")[2].removesuffix("s"), _points(group, *sys.path)[name]
+    kind = group.rpartition(".")[2].removesuffix("s")
+    points = _points(group, *sys.path)[name]
     value = None
     try:
         value = points[0].load()

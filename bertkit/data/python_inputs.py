@@ -109,14 +109,19 @@ def _matched(splits: Record, names: Any) -> dict[str, Rows]:
 
 
 def _by_split(splits: Mapping[Any, Any]) -> tuple[Json, dict[str, Rows]]:
-    problems, section, rows, files = Problems(), dict[str, Any](), dict[str, Rows](), dict[str, Any]()
+    problems = Problems()
+    section = dict[str, Any]()
+    rows = dict[str, Rows]()
+    files = dict[str, Any]()
     for name, value in splits.items():
-        split, where = "validation" if name in VALIDATION else name, f"data[{name!r}]"
+        split = "validation" if name in VALIDATION else name
+        where = f"data[{name!r}]"
         if split not in SPLITS:
             what = f"neither a split nor a column of values{did_you_mean(str(name), [*SPLITS, *VALIDATION])}"
             fix = f"Splits are {', '.join(SPLITS)}. {_FORMS}"
             if name in DataSpec.model_fields:
-                what, fix = "belongs beside the source", f"{{'source': {{'train': …}}, {name!r}: {short_repr(value)}}}"
+                what = "belongs beside the source"
+                fix = f"{{'source': {{'train': …}}, {name!r}: {short_repr(value)}}}"
             problems.add(where, what, fix)
         elif split in {**rows, **files, **section}:
             problems.add(where, f"a second name for {split}", "Give one of them.")

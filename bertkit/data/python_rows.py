@@ -206,7 +206,9 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
         schema = given.features.arrow_schema
         yield from (part.cast(schema) for part in given.with_format("arrow").iter(10 * AT_A_TIME))
         return
-    problems, arrays, columns = Problems(), {}, _columns(given, split)
+    problems = Problems()
+    arrays = {}
+    columns = _columns(given, split)
     if twice := [name for name, count in Counter(name for name, _ in columns).items() if count > 1]:
         raise DataError(split, f"several columns are called {listed(twice)}", "Give each its own name.")
     for name, values in columns:

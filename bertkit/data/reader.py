@@ -89,7 +89,8 @@ def by_lines(
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The content of a file, and for the block DataErrors in place of the errors of reading it."""
-    where, fix = str(path), "copy or download the file again"
+    where = str(path)
+    fix = "copy or download the file again"
     damage = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
     with (
         translated(OSError, DataError, where, "cannot be read"),

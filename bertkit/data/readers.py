@@ -115,7 +115,8 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> N
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
-    reader, number = reader_of(path, spec), 0
+    reader = reader_of(path, spec)
+    number = 0
     with opened(path) as stream:
         problems = Problems(str(path)) if problems is None else problems
         for number, row in reader.rows(OpenFile(path, stream, spec, problems)):
@@ -150,12 +151,14 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
     """
     spec = one_text_per_line(file, spec)
     column = "text" if spec.format == "lines" else column
-    where, problems = reader_of(file, spec).prefix(str(file)), Problems()
+    where = reader_of(file, spec).prefix(str(file))
+    problems = Problems()
     for number, row in read_rows(file, spec):
         value = row.get(column)
         if column not in row:
             cells = ", ".join(map(str, row)) or "nothing"
-            what, fix = f"no column {column!r}; found {cells}", "Name the column."
+            what = f"no column {column!r}; found {cells}"
+            fix = "Name the column."
             problems.add(f"{where}{number}", what, fix, kind="no column")
         elif isinstance(value, str):
             yield TextRow(f"{where}{number}", value, row)
@@ -196,7 +199,9 @@ def _texts(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
 
 
 def _documents(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
-    start, size, paragraphs = 0, 0, list[str]()
+    start = 0
+    size = 0
+    paragraphs = list[str]()
     for number, line in chain(lines, [(0, "")]):
         paragraph = line.strip()
         if paragraph:
@@ -205,7 +210,9 @@ def _documents(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
             paragraphs.append(paragraph)
         elif paragraphs:
             yield start, {"text": "\n".join(paragraphs)}
-            start, size, paragraphs = 0, 0, []
+            start = 0
+            size = 0
+            paragraphs = []
         if size > MAX_DOCUMENT:
             fix = "put a blank line between documents"
             problems.add(start, f"no blank line within {MAX_DOCUMENT:,} characters", fix)
@@ -243,7 +250,8 @@ def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> 
 
 
 def _json(file: OpenFile) -> NumberedRows:
-    spec, problems = file.spec, file.problems
+    spec = file.spec
+    problems = file.problems
     name = problems.name
     data = read_all(file.stream, name, "Write it as jsonl, one object per line, which is streamed.")
     text = "".join(line for _, line in text_lines(io.BytesIO(data), spec.encoding, problems, MAX_WHOLE))
@@ -267,7 +275,8 @@ def _json(file: OpenFile) -> NumberedRows:
             'expected a list of objects, or an object with one such list, e.g. {"data": […]}',
             'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).',
         )
-    escapes, where = text if _SURROGATE.search(text) else "", JSON.prefix(name)
+    escapes = text if _SURROGATE.search(text) else ""
+    where = JSON.prefix(name)
     numbered: NumberedRows = enumerate(rows, 1)
     if is_squad(content):
         numbered = squad_rows(content, problems)

@@ -72,7 +72,8 @@ def joined(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
     """
     characters = all(len(token) == 1 for token in tokens) and any(map(_CHARACTER_BY_CHARACTER.match, tokens))
     spaced = not characters and not any(map(str.isspace, tokens))
-    text, places = "", list[tuple[int, int]]()
+    text = ""
+    places = list[tuple[int, int]]()
     for number, token in enumerate(tokens):
         beside = _BESIDE_NO_BLANK.match(text[-1:]) or _BESIDE_NO_BLANK.match(token)
         if number and spaced and not beside:

@@ -151,7 +151,8 @@ def local_path(source: str) -> Path:
     """Where a source would be on this machine. Raises DataError for an unknown sample."""
     if not source.startswith(SAMPLE):
         return Path(source).expanduser()
-    root, name = samples_folder(), source.removeprefix(SAMPLE)
+    root = samples_folder()
+    name = source.removeprefix(SAMPLE)
     known = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
     if name not in known:
         raise DataError(source, f"no such sample{did_you_mean(name, known)}", f"samples: {', '.join(known)}")
@@ -165,7 +166,8 @@ def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     """
     if not folder.is_dir():
         return {"train": [folder]}
-    by_name, wanted = _by_name(folder, spec), {*SPLITS, *VALIDATION, *(spec.splits or {}).values()}
+    by_name = _by_name(folder, spec)
+    wanted = {*SPLITS, *VALIDATION, *(spec.splits or {}).values()}
     if wanted.isdisjoint(by_name) and (folder / "data").is_dir():
         by_name = _by_name(folder / "data", spec)
     matched = {split: by_name[name] for split, name in match_splits(by_name, spec).items()}
@@ -187,9 +189,11 @@ def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 
 def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     """Name without suffix and number of the shard -> the files of a folder whose format is known."""
-    by_name, beside = dict[str, list[Path]](), defaultdict[str, list[str]](list)
+    by_name = dict[str, list[Path]]()
+    beside = defaultdict[str, list[str]](list)
     for path in sorted(p for p in folder.iterdir() if p.is_file()):
-        plain, suffix = uncompressed(path), suffix_of(path)
+        plain = uncompressed(path)
+        suffix = suffix_of(path)
         readers = by_suffix(suffix)
         if suffix in mapped_columns(spec) and not readers:
             by_name[plain.stem] = [plain.with_suffix("")]
@@ -200,15 +204,20 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
-    problems, reader = Problems(name), None
+    problems = Problems(name)
+    reader = None
     if files := {} if path.is_file() else _parallel_files(path, spec):
-        rows, prefix = _parallel_rows(files, spec), f"{name}.{{{','.join(files)}}}:"
+        rows = _parallel_rows(files, spec)
+        prefix = f"{name}.{{{','.join(files)}}}:"
     else:
         reader = reader_of(path, spec)
-        rows, prefix = read_rows(path, spec, problems), reader.prefix(name)
+        rows = read_rows(path, spec, problems)
+        prefix = reader.prefix(name)
     first = next(rows)
-    rows, of_memory = chain([first], rows), spec.fingerprint or ""
-    names, found = problems.class_names, problems.findings
+    rows = chain([first], rows)
+    of_memory = spec.fingerprint or ""
+    names = problems.class_names
+    found = problems.findings
     keys = partial(_all_keys, path, spec, prefix, found) if reader and reader.columns == "any" else None
     return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, all_keys=keys)
 
@@ -248,7 +257,8 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
 
     Raises DataError with what `read_rows` finds wrong in any of the files, or where one has fewer lines than another.
     """
-    lines, last = spec.model_copy(update={"format": "lines"}), dict.fromkeys(files, 0)
+    lines = spec.model_copy(update={"format": "lines"})
+    last = dict.fromkeys(files, 0)
     problems = Problems()
     for rows in zip_longest(*(rows_or_problems(file, lines, problems) for file in files.values())):
         cells = {column: row for column, row in zip(files, rows, strict=True) if row}
@@ -264,7 +274,9 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
 
 
 def _table_part(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
-    columns, prefix, fingerprint = list(rows.column_names), f"{name}, row ", rows._fingerprint
+    columns = list(rows.column_names)
+    prefix = f"{name}, row "
+    fingerprint = rows._fingerprint
     if not len(rows):
         raise DataError(name, "holds no rows")
     rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)

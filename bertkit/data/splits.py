@@ -51,7 +51,8 @@ def hold_out(
     """
     labels = _labels(train, target, names)
     units = _units(train, texts, unordered)
-    wanted, held = max(1, round(share * len(train))), list[list[int]]()
+    wanted = max(1, round(share * len(train)))
+    held = list[list[int]]()
     for unit in _stratified(units, train, target, labels, random.Random(seed)):
         if len(unit) <= wanted:
             held.append(unit)
@@ -97,7 +98,9 @@ def folds(
         raise DataError("folds", what, "Write fewer folds, or add rows.")
     draw = _draw(table, random.Random(seed))
     strata = _strata(table, target, _labels(table, target, names))
-    sizes, members, lengths = Counter(strata), [Counter[Any]() for _ in range(count)], [0] * count
+    sizes = Counter(strata)
+    members = [Counter[Any]() for _ in range(count)]
+    lengths = [0] * count
     fold_of = [0] * len(table)
     # Large units first: the small ones even out what they leave.
     for unit in sorted(units, key=lambda unit: (-len(unit), strata[unit[0]], draw[unit[0]])):
@@ -117,7 +120,8 @@ def fold_rows(data: Data, count: int, seed: int, groups: Collection[str]) -> tup
     groups: columns of rows that a task groups, such as the questions about one `context`. They stay together, as do
     rows with the same texts, and rows of one `data.group_by`. Raises DataError like `folds`.
     """
-    rows, target = data.rows["train"], data.target
+    rows = data.rows["train"]
+    target = data.target
     present = {name: column for name, column in data.columns.items() if name in rows.column_names}
     texts, unordered = texts_of(present)
     groups = [name for name in groups if name in present]
@@ -139,9 +143,13 @@ def limit_rows(table: Table, limit: int, seed: int, split: str, target: str | No
 
     They are sampled with `seed`, independently of the other splits.
     """
-    labels, rng = _labels(table, target, names), random.Random(f"{seed} {split}")
+    labels = _labels(table, target, names)
+    rng = random.Random(f"{seed} {split}")
     order = [row for (row,) in _stratified([[row] for row in range(len(table))], table, target, labels, rng)]
-    first, others, seen = list[int](), list[int](), set[str]()  # first: with a label that no row before it has
+    # first: with a label that no row before it has
+    first = list[int]()
+    others = list[int]()
+    seen = set[str]()
     for row in order:
         (others if seen.issuperset(labels[row]) else first).append(row)
         seen.update(labels[row])
@@ -175,13 +183,15 @@ def _stratified(
     units: Sequence[list[int]], table: Table, target: str | None, labels: Sequence[Sequence[str]], rng: random.Random
 ) -> Iterator[list[int]]:
     """The units in a random order, every beginning of which is stratified by the target of their first rows."""
-    draw, of_row = _draw(table, rng), _strata(table, target, labels)
+    draw = _draw(table, rng)
+    of_row = _strata(table, target, labels)
     strata: defaultdict[Any, list[list[int]]] = defaultdict(list)
     for unit in sorted(units, key=lambda unit: draw[unit[0]]):
         strata[of_row[unit[0]]].append(unit)
     placed = []
     for members in strata.values():
-        size, before = sum(map(len, members)), 0
+        size = sum(map(len, members))
+        before = 0
         for unit in members:
             placed.append(((before + len(unit) / 2) / size, draw[unit[0]], unit))
             before += len(unit)
@@ -210,7 +220,9 @@ def known_only(
     policy: "error" raises a DataError with split, label, count and
     first row of each; "ignore" leaves those rows out with a note. Raises DataError also when no row remains.
     """
-    known_tables, findings, problems = dict(tables), [], list[Problem]()
+    known_tables = dict(tables)
+    findings = []
+    problems = list[Problem]()
     for split, table in tables.items():
         if split == "train" or target not in table.values:
             continue
@@ -244,7 +256,8 @@ def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
     Raises DataError: a name of `data.splits` that is not there, or two names for one split.
     """
     given = spec.splits or {}
-    problems, matched = Problems(), {}
+    problems = Problems()
+    matched = {}
     for split in SPLITS:
         known = VALIDATION if split == "validation" else (split,)
         there = [name for name in known if name in names and name not in given.values()]

@@ -55,7 +55,8 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
     if isinstance(value, str):
         return [(value, None)] if value.strip() else []
     if isinstance(value, dict):
-        texts, starts = value.get("text"), value.get("answer_start")
+        texts = value.get("text")
+        starts = value.get("answer_start")
         if not isinstance(texts, list) or not (starts is None or isinstance(starts, list)):
             raise ValueError(f"`answers` holds {short_repr(value)}, where {_FORMS}")
         if starts is not None and len(starts) != len(texts):
@@ -85,7 +86,8 @@ def check_answers(context: str, answers: object) -> tuple[Json, int]:
     Raises ValueError like `read_answers`, and with each answer that is empty, does not occur or, where it is searched
     for, occurs more than once.
     """
-    given, problems = read_answers(answers), list[str]()
+    given = read_answers(answers)
+    problems = list[str]()
     starts = []
     for number, (text, start) in enumerate(given, 1):
         located, fault = _locate(context, text, start)
@@ -100,7 +102,8 @@ def check_answers(context: str, answers: object) -> tuple[Json, int]:
 
 def locate_answers(table: Table, split: str) -> Checked:
     """Answers as {text, answer_start}, and findings. Raises DataError on answers that their context lacks."""
-    names, moved = table.values.get("id", [None] * len(table)), 0
+    names = table.values.get("id", [None] * len(table))
+    moved = 0
 
     def locate(context: str, given: object) -> Json | None:
         nonlocal moved

@@ -227,7 +227,9 @@ def features_of(holds: Mapping[str, str]) -> Features:
     """Name -> what its `Column` holds: the types of canonical columns after `convert` and `Task.validate_rows`."""
     from datasets import Features, List, Value
 
-    text, number, offset = Value("string"), Value("float64"), Value("int64")
+    text = Value("string")
+    number = Value("float64")
+    offset = Value("int64")
     types = {
         **dict.fromkeys(("text", "label", "name", "value"), text),
         "number": number,

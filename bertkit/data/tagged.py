@@ -48,7 +48,8 @@ def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
 
     Raises DataError with the rows that hold a number without a name.
     """
-    values, where = table.values["tags"], table.origin.__getitem__
+    values = table.values["tags"]
+    where = table.origin.__getitem__
     tags = set(chain.from_iterable(value or () for value in values))
     if not tags or not all(tag.isdecimal() for tag in tags) or tags <= set(names):
         return table, []
@@ -69,7 +70,9 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     In the scheme `none`, tags stay as they are. Raises DataError with the location and the number of every tag that its
     scheme does not allow.
     """
-    values, where, repaired = table.values["tags"], table.origin.__getitem__, array("q")
+    values = table.values["tags"]
+    where = table.origin.__getitem__
+    repaired = array("q")
     known = scheme or _scheme_of(values, where)
 
     def convert(number: int, row: Record) -> list[str] | None:
@@ -124,10 +127,12 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
     unit: of these words. `spans`, trimmed, remain for the scores. Raises DataError with the locations of spans that are
     outside the text, or cut a word where that is not allowed, and where none of train is left.
     """
-    counts, occurrences = Counter[str](), Counter[str]()
+    counts = Counter[str]()
+    occurrences = Counter[str]()
     kept = set[str]()
     misfits = list[Marked]()
-    where, values = table.origin.__getitem__, table.values["spans"]
+    where = table.origin.__getitem__
+    values = table.values["spans"]
     pairs, findings = python_spans(table, split)
 
     def convert(value: object, pair: Marked) -> tuple[Any, Any]:

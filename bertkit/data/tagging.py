@@ -26,7 +26,9 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     BIOES: a tag has E- or S-, or a letter that BIOES lacks. IOB1: an I- begins an entity, and every B- directly follows
     an entity of its type. Raises ValueError for a tag that no scheme has.
     """
-    ends, begun_by_i, needless_b = False, False, False
+    ends = False
+    begun_by_i = False
+    needless_b = False
     for tags in sentences:
         check_prefixes(tags, "BIOES")
         for before, tag in pairwise(["O", *tags]):
@@ -45,7 +47,8 @@ def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
     an entity that did not begin, or an entity that does not end.
     """
     if scheme == "IO":
-        tags, scheme = ["O" if tag == "O" else f"I-{tag.removeprefix('I-')}" for tag in tags], "IOB1"
+        tags = ["O" if tag == "O" else f"I-{tag.removeprefix('I-')}" for tag in tags]
+        scheme = "IOB1"
     check_prefixes(tags, scheme)
     repaired = 0
     if scheme == "BIOES":

@@ -40,7 +40,9 @@ def places_of(row: Record) -> Places:
 
     Raises ValueError where a token is not in the text.
     """
-    text, tokens, tags = row.get("text"), row.get("tokens"), row.get("tags")
+    text = row.get("text")
+    tokens = row.get("tokens")
+    tags = row.get("tags")
     if text is None:
         return joined(tokens or ())[1]
     if tokens is not None:
@@ -88,7 +90,8 @@ def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Plac
     With `words` tokens that make a text by spaces alone have the tags, too.
     """
     columns = {name: rows[name][:] for name in ("tokens", "text") if name in rows.column_names}
-    texts, places = list[str](), list[Places]()
+    texts = list[str]()
+    places = list[Places]()
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
         text = text_of(row)
@@ -119,7 +122,8 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
     if plain or not {"tags", "spans"} & table.values.keys():
         return "words", False, []
     pairs = python_spans(table if "spans" in table.values else as_spans(table), split)[0]
-    unspaced, findings = mostly_unspaced(text for text, _ in pairs()), list[Finding]()
+    unspaced = mostly_unspaced(text for text, _ in pairs())
+    findings = list[Finding]()
     for unit in TEXT_UNITS:
         total, cut, example, misfits = _cut(pairs(), table.origin.__getitem__, unit)
         few = 0 < cut <= MISALIGNED * total and not (unspaced and unit == "words")
@@ -156,7 +160,10 @@ def python_spans(table: Table, split: str) -> tuple[Callable[[], Iterator[Marked
 
 def _cut(pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit) -> tuple[int, int, str, list[Marked]]:
     """How many spans there are, how many of them cut a unit, the first of those, and rows whose spans do not fit."""
-    total, cut, example, misfits = 0, 0, "", list[Marked]()
+    total = 0
+    cut = 0
+    example = ""
+    misfits = list[Marked]()
     for row, (text, spans) in enumerate(pairs):
         aligned = spans_to_tags(text, spans, "strict", unit)
         total += len(spans)
@@ -178,7 +185,8 @@ def _own_places(row: Record) -> Places:
 
 def _located(tokens: Sequence[str], text: str) -> Places:
     """The characters of tokens in the text that they are of. Raises ValueError where it has others."""
-    places, end = Places(), 0
+    places = Places()
+    end = 0
     for number, token in enumerate(tokens, 1):
         start = end + (0 if text.startswith(token, end) else _blanks(text, end))
         if not text.startswith(token, start):

@@ -77,10 +77,12 @@ def read_inputs(
                 what = f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}"
                 problems.add(where, what, kind=f"no {name}")
                 continue
-            cell, column = given_cell(row, name, mapped), schema.columns[name]
+            cell = given_cell(row, name, mapped)
+            column = schema.columns[name]
             theirs = given_names[name] if given_names[name] in row else name
             if is_missing(cell) and column.holds != "name":
-                what, fix = f"`{theirs}` is missing", "Fill it in, or leave the row out."
+                what = f"`{theirs}` is missing"
+                fix = "Fill it in, or leave the row out."
                 problems.add(where, what, fix, kind=what)
                 continue
             try:

@@ -18,7 +18,9 @@ from bertkit.text import Record, counted, short_repr
 Alignment = Literal["strict", "expand", "contract"]
 Unit = Literal["words", "characters", "given"]  # what has a tag; given: tokens of the data, and words where a text is
 
-ZERO_WIDTH_SPACE, JOINER = "\u200b", "\u200d"  # of category Cf
+# of category Cf
+ZERO_WIDTH_SPACE = "\u200b"
+JOINER = "\u200d"
 Span = dict[str, Any]  # start, end and label; perhaps the text that is there
 Places = list[tuple[int, int]]  # characters, end exclusive
 Marked = tuple[str, list[Span]]  # a text and its spans
@@ -67,7 +69,8 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit
     missing key, a label that is not text, and with strict a span that cuts a word.
     """
     offsets = words(text, unit)
-    starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
+    starts = [start for start, _ in offsets]
+    ends = [end for _, end in offsets]
     counts = dict.fromkeys(("other", "trimmed", "empty", "misaligned", "cut", "lost", "overlapping"), 0)
     problems: list[str] = []
     trimmed: list[Span] = []
@@ -76,13 +79,15 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit
         if fault := _fault(text, span):
             problems.append(f"span {number} {fault}")
             continue
-        start, end = span["start"], span["end"]
+        start = span["start"]
+        end = span["end"]
         counts["other"] += _says_other(span, text[start:end])
         touched = bisect_right(ends, start), bisect_left(starts, end)
         if start == end or touched[0] >= touched[1]:
             counts["empty"] += 1
             continue
-        start, end = max(start, starts[touched[0]]), min(end, ends[touched[1] - 1])
+        start = max(start, starts[touched[0]])
+        end = min(end, ends[touched[1] - 1])
         counts["trimmed"] += (start, end) != (span["start"], span["end"])
         inside = bisect_left(starts, start), bisect_right(ends, end)
         if touched != inside and alignment == "strict":
@@ -108,10 +113,12 @@ def gold_entities(offsets: Places, spans: Iterable[Record]) -> list[tuple[Any, .
 
     One that cuts a word has its characters in addition, so that it is equal to no entity of whole words.
     """
-    starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
+    starts = [start for start, _ in offsets]
+    ends = [end for _, end in offsets]
     gold = dict[tuple[Any, ...], None]()
     for start, end, label in ((span[key] for key in _KEYS) for span in spans):
-        first, stop = bisect_right(ends, start), bisect_left(starts, end)
+        first = bisect_right(ends, start)
+        stop = bisect_left(starts, end)
         whole = (starts[first], ends[stop - 1]) == (start, end)
         gold[label, first, stop, *(() if whole else (start, end))] = None
     return sorted(gold, key=lambda entity: entity[1:])
@@ -139,7 +146,8 @@ def _pattern(characters: bool) -> re.Pattern[str]:
     # `re` has no class for categories; the library `regex` has, but its whitespace is not that of str.strip.
     codes = map(chr, range(sys.maxunicode + 1))
     formats = "".join(code for code in codes if unicodedata.category(code) == "Cf" and code != ZERO_WIDTH_SPACE)
-    other, joins = rf"[^\s{formats}{ZERO_WIDTH_SPACE}][{marks()}]*", rf"(?:[{formats}]+[{marks()}]+)*"
+    other = rf"[^\s{formats}{ZERO_WIDTH_SPACE}][{marks()}]*"
+    joins = rf"(?:[{formats}]+[{marks()}]+)*"
     word = f"{other}{joins}"
     if not characters:
         letters = rf"[^\W{UNSPACED}]+(?:[{marks()}]+[^\W{UNSPACED}]*)*"
@@ -171,7 +179,8 @@ def _says_other(span: Record, text: str) -> bool:
 
 def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
     """(length, entity): the longest, then the longest that shares no word with it, and so on."""
-    taken, disjoint = set[int](), list[Entity]()
+    taken = set[int]()
+    disjoint = list[Entity]()
     for _, entity in sorted(aligned, key=lambda each: -each[0]):
         if taken.isdisjoint(range(entity[1], entity[2])):
             taken.update(range(entity[1], entity[2]))

@@ -99,7 +99,8 @@ def _folder(source: str | Path) -> Path:
 
 def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget) -> tuple[Task, Json]:
     """The task with what is fitted on these rows, and what that changes. Raises UserError."""
-    task, runner = predictor.task, predictor.predict_features
+    task = predictor.task
+    runner = predictor.predict_features
     if goal.label is None:
         free = task.options.model_copy(update=dict.fromkeys(names))
         task = base.calibrate(replace(task, options=free), rows, runner)
@@ -118,5 +119,6 @@ def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: Thresho
     if isinstance(scored, LabelledPairs) and option:
         option = {"threshold": next(iter(option["thresholds"].values()))}
     task = replace(task, options=task.options.model_copy(update=option))
-    used, after = graded(predictor.task), replace(scored, **option).after_fit()
+    used = graded(predictor.task)
+    after = replace(scored, **option).after_fit()
     return task, changes(decided(task, used), decided(task, after))

@@ -53,7 +53,8 @@ def threshold_target(
         raise UserError("precision and recall exclude each other: give one of them")
     if overall and (label or not asked):
         raise UserError("overall goes with a precision or a recall, and not with a label")
-    kind, about = kind_of(task), f"a model for {task.name} ({task.describe()})"
+    kind = kind_of(task)
+    about = f"a model for {task.name} ({task.describe()})"
     for name, value in {**asked, **({"label": 1.0} if label else {})}.items():
         if not kind or not task.decision.threshold:
             raise UserError(
@@ -102,10 +103,12 @@ def decided(task: Task, graded: Graded) -> LabelDecisions:
     """The labels that a task with a `kind_of` gave. Of two labels by cosine, only the second has a threshold."""
     if isinstance(graded, LabelledPairs):
         scores, truth = (np.asarray(each)[:, None] for each in (graded.cosines, graded.similar))
-        name, limit = names_of(task.options.labels)[1], MIDDLE if graded.threshold is None else graded.threshold
+        name = names_of(task.options.labels)[1]
+        limit = MIDDLE if graded.threshold is None else graded.threshold
         return LabelDecisions([name], scores, truth == 1, scores >= limit, {name: limit})
     assert isinstance(graded, GradedLabels)
-    names, single = graded.names, graded.kind == "single-label"
+    names = graded.names
+    single = graded.kind == "single-label"
     truth, assigned = (
         np.asarray(ids)[:, None] == np.arange(len(names)) if single else ids == 1
         for ids in (graded.references, graded.given)
@@ -122,7 +125,8 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
     """
     if not goal.least and goal.label is None:
         return {}
-    limits, problems = dict[str, float](), list[Problem]()
+    limits = dict[str, float]()
+    problems = list[Problem]()
     for name, scores, truth, part in _choices(decided, goal):
         where = f"label {name}" if name else "all labels"
         if not truth.any() or not part.any():
@@ -197,7 +201,8 @@ def _by_label(decided: LabelDecisions) -> Iterator[Json]:
 
 
 def _overall(decided: LabelDecisions) -> dict[str, float]:
-    hits, assigned = (decided.truth & decided.given).sum(), decided.given.sum()
+    hits = (decided.truth & decided.given).sum()
+    assigned = decided.given.sum()
     scores = {
         "accuracy": float((decided.truth == decided.given).all(axis=1).mean()),
         "precision": float(hits / max(assigned, 1)),

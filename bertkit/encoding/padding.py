@@ -79,7 +79,8 @@ def batches_by_length(lengths: Sequence[int], batch_size: BatchSize, on_cpu: boo
     if len(order) and rows < 1:
         raise ValueError(f"a batch of {rows} rows")
     slots = min(slots, CPU_SLOTS) if on_cpu else slots
-    batches, start = [], 0
+    batches = []
+    start = 0
     while start < len(order):
         end = start + max(int(min(rows, slots // max(lengths[order[start]], 1))), 1)
         batches.append(order[start:end])

@@ -62,7 +62,9 @@ def unread(texts: Iterable[Sequence[int]], unknown: int | None) -> int:
 def template(tokenizer: PreTrainedTokenizerBase, texts: int) -> tuple[list[list[int]], list[int]]:
     """The special tokens before, between and after so many texts (1 or 2), and the token type of each text."""
     encoded = tokenizer(*["a"] * texts, return_token_type_ids=True)
-    ids, types, sides = encoded["input_ids"], encoded["token_type_ids"], encoded.sequence_ids(0)
+    ids = encoded["input_ids"]
+    types = encoded["token_type_ids"]
+    sides = encoded.sequence_ids(0)
     starts = [sides.index(side) for side in range(texts)]
     ends = [start + sides.count(side) for side, start in enumerate(starts)]
     special = [ids[end:start] for end, start in zip([0, *ends], [*starts, len(ids)], strict=True)]

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 
 Overflow = Literal["truncate", "window", "error"]
-WARNED, FAILED = 0.05, 0.5  # unknown tokens, of all: a larger share is read in part, or hardly at all
-ROWS, CHARACTERS = 1000, 2000  # of a split, and of a text, in which unknown tokens are counted
+# unknown tokens, of all: a larger share is read in part, or hardly at all
+WARNED = 0.05
+FAILED = 0.5
+# of a split, and of a text, in which unknown tokens are counted
+ROWS = 1000
+CHARACTERS = 2000
 
 
 def encode_texts(
@@ -54,13 +58,15 @@ def encode_texts(
     lengths = [len(ids) for ids in encoded["input_ids"]]
     if overflow == "error" and max(lengths, default=0) > max_length:
         too_long = [(row, length) for row, length in enumerate(lengths) if length > max_length]
-        limit, fix = f"{max_length} are allowed", "Raise model.max_length."
+        limit = f"{max_length} are allowed"
+        fix = "Raise model.max_length."
         raise RowsError((row, f"{length} tokens, {limit}", fix) for row, length in too_long[:MAX_PROBLEMS])
     columns: Encoded = {name: [] for name in (*names, "row", "length", "lost", "unread")}
     for row, length in enumerate(lengths):
         ids = _of_texts(encoded["input_ids"][row], encoded.sequence_ids(row), len(texts))
         own = ([] if each == bare else each[len(start) :] for each in ids)
-        lost, features = 0, {name: [encoded[name][row]] for name in names}
+        lost = 0
+        features = {name: [encoded[name][row]] for name in names}
         if length > max_length:
             from_left = tokenizer.truncation_side == "left"
             lost, kept = _cut(encoded.sequence_ids(row), max_length, overflow, stride, from_left)
@@ -92,7 +98,8 @@ def length_findings(features: Dataset, split: str, max_length: int, *, has_windo
         return
     lost = numbers(features, "lost")[starts]
     if cut := int((lost > 0).sum()):
-        part, tokens = part_of(cut, len(starts), "row"), counted(int(lost.sum()), "token")
+        part = part_of(cut, len(starts), "row")
+        tokens = counted(int(lost.sum()), "token")
         what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
         fix = "Raise model.max_length" + (", or set task.overflow: window." if windows and has_windows else ".")
         yield Finding("warn" if cut >= LARGE_SHARE * len(starts) else "note", what, fix)
@@ -109,7 +116,9 @@ def unknown_findings(
     """
     read = rows.select(range(0, len(rows), len(rows) // ROWS or 1))
     texts = [" ".join(schema.shown(row).values())[:CHARACTERS] for row in read]
-    words, total, only = list[str](), 0, 0
+    words = list[str]()
+    total = 0
+    only = 0
     for text, tokens in zip(texts, tokenize(tokenizer, texts), strict=True):
         spans = zip(tokens.ids, tokens.starts, tokens.ends, strict=True)
         unknown = [text[start:end] for token, start, end in spans if token == tokenizer.unk_token_id]

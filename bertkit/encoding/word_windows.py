@@ -46,7 +46,8 @@ def encode_words(
     columns: Encoded = {name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute", "unread")}
     for row, (stream, start, end) in enumerate(_streams(tokenized, documents or range(len(texts)))):
         read, heads = _heads(tokenized[row], words[row], space if space != tokenizer.unk_token_id else None)
-        mute, little = len(words[row]) - len(read), unread([tokenized[row].ids], tokenizer.unk_token_id)
+        mute = len(words[row]) - len(read)
+        little = unread([tokenized[row].ids], tokenizer.unk_token_id)
         for low, high, owned in _windows(stream, start, end, heads + start, room, min(stride, room // 2)):
             ids = [*before, *stream[low:high], *after]
             positions = (heads[owned] + start - low + len(before)).tolist()
@@ -61,7 +62,9 @@ def encode_words(
 
 def one_per_token(columns: Encoded) -> Encoded:
     """These features with words that begin in one token as a single one, by its first; `ends`: the word after each."""
-    words, heads, ends = list[list[int]](), list[list[int]](), list[list[int]]()
+    words = list[list[int]]()
+    heads = list[list[int]]()
+    ends = list[list[int]]()
     for read, places in zip(columns["words"], columns["heads"], strict=True):
         groups = [[*group] for _, group in groupby(zip(read, places, strict=True), key=itemgetter(1))]
         words.append([group[0][0] for group in groups])
@@ -80,7 +83,8 @@ def _heads(text: Tokenized, words: Sequence[Span], space: int | None) -> tuple[I
     heads = np.searchsorted(text.ends, offsets[:, 0], side="right")
     is_read = heads < len(text.ids)
     is_read[is_read] = text.starts[heads[is_read]] < offsets[is_read, 1]
-    heads, starts = heads[is_read], offsets[is_read, 0]
+    heads = heads[is_read]
+    starts = offsets[is_read, 0]
     if space is not None:
         after_space = (heads > 0) & (np.asarray(text.ids)[heads - 1] == space)
         heads = heads - (after_space & (text.starts[heads] == starts))

@@ -50,9 +50,12 @@ class Batches(Sampler[list[int]], ABC):
         """
         _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
         self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
-        self.world, self.rank = world, rank
-        self.accumulation, self.whole = accumulation, whole
-        self.seed, self.epoch = seed, 0
+        self.world = world
+        self.rank = rank
+        self.accumulation = accumulation
+        self.whole = whole
+        self.seed = seed
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before each epoch."""
@@ -82,7 +85,8 @@ class Batches(Sampler[list[int]], ABC):
         return np.split(units, np.cumsum(self.sizes)[:-1])
 
     def _features(self, units: np.ndarray) -> list[int]:
-        firsts, counts = self.starts[units].tolist(), self.counts[units].tolist()
+        firsts = self.starts[units].tolist()
+        counts = self.counts[units].tolist()
         return [f for first, count in zip(firsts, counts, strict=True) for f in range(first, first + count)]
 
 
@@ -148,7 +152,8 @@ class TokenBatches(Batches):
 
 def batches_of(task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Any) -> Batches:
     """The batches of a task's features: of so many units, or of at most `tokens` slots. Raises ValueError."""
-    lengths, units = numbers(features, "length"), task.units(features)
+    lengths = numbers(features, "length")
+    units = task.units(features)
     if "target_length" in features.column_names:  # both texts are padded
         lengths = np.maximum(lengths, numbers(features, "target_length"))
     if tokens is None:
@@ -160,7 +165,8 @@ def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
     """The number of units of each micro-batch; units are given longest first."""
     features = np.concatenate([[0], np.cumsum(counts)])
     real = np.concatenate([[0], np.cumsum(counts * lengths)])
-    start, sizes = 0, []
+    start = 0
+    sizes = []
 
     def too_large(end: int) -> bool:
         slots = (features[end] - features[start]) * lengths[start]
@@ -191,7 +197,8 @@ def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, who
     if 0 < rest < (world * accumulation if whole else world):  # too few for the last step: they join the one before
         if not steps:
             raise ValueError(f"{units} rows are too few for {world} processes")
-        steps, rest = steps - 1, rest + batch_size * accumulation * world
+        steps = steps - 1
+        rest = rest + batch_size * accumulation * world
     # Never more than `accumulation`, which Trainer would take for two steps.
     fewest = min(-(-rest // (world * batch_size)), rest // world, accumulation)
     micro = world * (accumulation if whole and rest else fewest)
@@ -203,7 +210,8 @@ class Examples(torch.utils.data.Dataset[Any]):
     """Features that a DataLoader fetches as a batch, of the columns that the task returns for this epoch."""
 
     def __init__(self, task: Task, features: Dataset, batches: Batches) -> None:
-        self.task, self.features = task, features
+        self.task = task
+        self.features = features
         self.batches = batches  # a resumed Trainer sets the epoch of the batch sampler only
         self.collate = Collator.of(task.tokenizer, task.padding)
 

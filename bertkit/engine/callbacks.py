@@ -31,10 +31,13 @@ class Progress(TrainerCallback):
     """A bar with ETA, loss and metric on a terminal or in a notebook; elsewhere a line per log event."""
 
     def __init__(self, title: str, headline: str, clock: Clock | None = None) -> None:
-        self.title, self.headline, self.clock = title, headline, clock or Clock()
+        self.title = title
+        self.headline = headline
+        self.clock = clock or Clock()
         self.bar: Any = None
         self.latest = dict[str, str]()
-        self.started, self.first = 0.0, 0
+        self.started = 0.0
+        self.first = 0
 
     def _done(self, state: Any) -> tuple[int, int]:
         """How much is done, and of how much: steps, or seconds of the budget."""
@@ -84,7 +87,8 @@ class MetricsLog(TrainerCallback):
     """Every log event as one line of metrics.jsonl, with its seed and step."""
 
     def __init__(self, path: Path, seed: int) -> None:
-        self.path, self.seed = path, seed
+        self.path = path
+        self.seed = seed
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # Events logged after the checkpoint of a resume will be logged again.

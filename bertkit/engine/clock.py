@@ -26,7 +26,8 @@ class Clock(TrainerCallback):
 
     def __init__(self, budget: float | None = None, now: Callable[[], float] = time.monotonic) -> None:
         """budget: the seconds that the training may take; None: `max_steps` ends it. now: a clock, in seconds."""
-        self.budget, self.now = budget, now
+        self.budget = budget
+        self.now = now
         self.start()
 
     def start(self, elapsed: float = 0.0) -> None:

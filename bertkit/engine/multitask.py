@@ -41,10 +41,12 @@ class MixedBatches(Sampler[list[int]]):
 
         run: how many micro-batches of a task follow each other; each task's number of them is a multiple of it.
         """
-        self.tasks, self.run = tasks, run
+        self.tasks = tasks
+        self.run = run
         self.offsets = np.cumsum([0, *features[:-1]]).tolist()
         self.counts = shares([len(each) // run for each in tasks], mixing)
-        self.seed, self.epoch = seed, 0
+        self.seed = seed
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before each epoch."""
@@ -88,7 +90,8 @@ class MixedExamples(torch.utils.data.Dataset[Any]):
     """Features of several tasks that a DataLoader fetches as a batch, which is of one task and names it."""
 
     def __init__(self, tasks: Mapping[str, Task], features: Mapping[str, Dataset], batches: MixedBatches) -> None:
-        self.tasks, self.features = tasks, features
+        self.tasks = tasks
+        self.features = features
         self.batches = batches
         self.names = list(tasks)
         self.collate = {name: Collator.of(task.tokenizer, task.padding) for name, task in tasks.items()}

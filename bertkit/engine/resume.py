@@ -29,7 +29,8 @@ def latest_intact(folder: Path) -> tuple[Path | None, list[Path]]:
 def require_resumable(folder: Path, trainer: CheckpointTrainer) -> None:
     """Raises ModelError where the trainer cannot continue from this intact checkpoint, unless for its optimizer."""
     require_own_format(folder)
-    before, now = len([*folder.glob("random-*.json")]), trainer.args.world_size
+    before = len([*folder.glob("random-*.json")])
+    now = trainer.args.world_size
     if now != before:  # each process has its own random states there, and its part of every step
         raise ModelError(
             folder,
@@ -42,7 +43,8 @@ def require_resumable(folder: Path, trainer: CheckpointTrainer) -> None:
 def require_own_format(folder: Path) -> None:
     """Raises ModelError where another version of bertkit or transformers wrote this intact checkpoint."""
     try:
-        state, optimizer = TrainerState.load_from_json(str(folder / STATE)), read_json(folder / OPTIMIZER)
+        state = TrainerState.load_from_json(str(folder / STATE))
+        optimizer = read_json(folder / OPTIMIZER)
         known = state.global_step == step_of(folder) and set(optimizer) == {"plain", "scheduler", "scaler"}
     except (OSError, TypeError, ValueError, UserError):  # TypeError: a field that transformers does not know
         known = False

@@ -59,7 +59,8 @@ class Trainer(CheckpointTrainer):
         """clock: the time that the training may take."""
         super().__init__(model=data.model, args=args, eval_dataset=data.validation, callbacks=list(callbacks))
         self.remove_callback(PrinterCallback)  # Progress reports instead
-        self.data, self.attachments = data, [copy(each) for each in attachments]
+        self.data = data
+        self.attachments = [copy(each) for each in attachments]
         self.learner = data.learner
         self.loss: Loss = lambda outputs, batch, _: self.learner.loss(outputs, batch, args.label_smoothing_factor)
         for each in self.attachments:

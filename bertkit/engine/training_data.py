@@ -139,7 +139,8 @@ class MixedData:
 
     def evaluate(self, model: Any, metric: str | None, rows: Any = None) -> Scores:
         """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their `mean`."""
-        scores, headlines = dict[str, float | None](), dict[str, float | None]()
+        scores = dict[str, float | None]()
+        headlines = dict[str, float | None]()
         for name in self.validation:
             own = self.parts[name].evaluate(self.model.of(name), self.headlines[name])
             scores |= {f"{name}/{metric}": score for metric, score in own.items()}
@@ -167,7 +168,8 @@ def mixed_batches(
     **division: int,
 ) -> MixedBatches:
     """The batches of one process. size: rows of a micro-batch. Raises DataError where a task has too few rows."""
-    each, problems = list[Batches](), list[Problem]()
+    each = list[Batches]()
+    problems = list[Problem]()
     for name, (task, features) in parts.items():
         try:
             cut = batches_of(task, features, size, tokens, accumulation=accumulation, whole=True, **division)

@@ -155,7 +155,8 @@ def _linear(kind: Kind, features: Any, targets: Floats, weights: Sequence[float]
     if kind == "regression":
         ridge = Ridge().fit(features, targets[:, 0])
         return lambda features: np.asarray(ridge.predict(features))[:, None]
-    share, ids = targets.mean(axis=0), targets.argmax(axis=1)
+    share = targets.mean(axis=0)
+    ids = targets.argmax(axis=1)
     models = []  # the labels of each, and the model
 
     def fit(labels: list[int], of: Any, by_id: Mapping[int, float] | None) -> None:

@@ -18,9 +18,14 @@ ByLabel = Mapping[str, float]
 Limits = ByLabel | float | None  # a threshold for each label, or one for all; None: not fixed
 
 BINS = 15  # as in Guo et al.
-COLDEST, HOTTEST, STEPS = 0.05, 20.0, 16  # bounds of a fitted temperature, and how many are tried before the search
+# bounds of a fitted temperature, and how many are tried before the search
+COLDEST = 0.05
+HOTTEST = 20.0
+STEPS = 16
 ROUNDING = 1e-5  # scores no further apart count as equal: in fp32 the rows beside it in a batch change a row's by less
-TINY, BELOW_1 = np.finfo(np.float64).tiny, np.nextafter(1, 0)  # the probabilities nearest to 0 and 1 with finite logits
+# the probabilities nearest to 0 and 1 with finite logits
+TINY = np.finfo(np.float64).tiny
+BELOW_1 = np.nextafter(1, 0)
 
 
 class BinaryDecisions(NamedTuple):
@@ -64,7 +69,8 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10, least
     """
     from scipy.stats import binomtest
 
-    confidences, corrects = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
+    confidences = np.asarray(confidence, dtype=np.float64)
+    corrects = np.asarray(correct)
     parts = np.array_split(np.argsort(confidences, kind="stable"), max(1, min(bins, len(confidences) // least)))
     points = []
     for part in parts:
@@ -85,7 +91,8 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
 
 def calibration_error(parts: Iterable[Sequence[Any]], bins: int = BINS) -> float:
     """`expected_calibration_error`, to its last digit, of decisions in parts: confidence and correctness of each."""
-    gaps, count = np.zeros(bins), 0
+    gaps = np.zeros(bins)
+    count = 0
     for confidence, correct in parts:
         np.add.at(gaps, bin_of(confidence, bins).ravel(), (confidence - correct).ravel())
         count += confidence.size
@@ -114,7 +121,8 @@ def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusiv
     probabilities: (rows, labels) at the temperature in use, which the result multiplies. references: label ids (rows,)
     if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own.
     """
-    table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.int64)
+    table = np.asarray(probabilities, dtype=np.float64)
+    truth = np.asarray(references, dtype=np.int64)
     logits = logits_of(table, exclusive=exclusive)
     if not exclusive:  # a sigmoid is the softmax of its logit and 0
         logits = np.stack([np.zeros(table.size), logits.ravel()], axis=1)
@@ -131,7 +139,8 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
 
     probabilities: (rows, labels) in [0, 1]. references: of 0 and 1.
     """
-    table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
+    table = np.asarray(probabilities, dtype=np.float64)
+    truth = np.asarray(references, dtype=np.float64)
     chosen = []
     for each in (thresholds_of(*label) for label in zip(table.T, truth.T, strict=True)):
         best = each.values[each.f1 == each.f1.max()]
@@ -159,7 +168,8 @@ def best_labels(
     """
     preferred = table
     if cutoffs:
-        limits, has_one = label_thresholds(cutoffs, names, 0.0), [name in cutoffs for name in names]
+        limits = label_thresholds(cutoffs, names, 0.0)
+        has_one = [name in cutoffs for name in names]
         preferred = table + np.where(has_one, np.where(table >= limits, 1, -1), 0)
     best = preferred.argmax(axis=1)
     return best, table[np.arange(len(table)), best] >= np.array(label_thresholds(thresholds, names, 0.0))[best]
@@ -208,7 +218,8 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     """
     distinct, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
     first = apart(distinct)
-    group, right = (np.cumsum(first) - 1)[place], np.asarray(truth, dtype=np.float64)
+    group = (np.cumsum(first) - 1)[place]
+    right = np.asarray(truth, dtype=np.float64)
     lowest = 0.0 if distinct[0] >= 0 else distinct[0] - 2 * ROUNDING
     below = np.concatenate([[lowest], distinct[:-1]])[first]
     values = (below + distinct[first]) / 2
@@ -230,7 +241,8 @@ def best_temperature(decide: Callable[[float], BinaryDecisions]) -> float:
     from scipy.optimize import brentq, minimize_scalar
 
     right = decide(1.0).right
-    n, errors = len(right), int((~right).sum())
+    n = len(right)
+    errors = int((~right).sum())
 
     def loss(log_t: float) -> float:
         _, _, *chances = decide(math.exp(log_t))

@@ -45,7 +45,8 @@ class Coverage(TypedDict):
 def conformal(gold: ArrayLike) -> Conformal:
     """gold: (rows,) probabilities of what is right."""
     ordered = -np.sort(-np.asarray(gold, dtype=np.float64))
-    count, kept = len(ordered), min(len(ordered), MAX_PROBABILITIES)
+    count = len(ordered)
+    kept = min(len(ordered), MAX_PROBABILITIES)
     ranks = -(-np.arange(1, kept + 1) * count // max(kept, 1))  # rounded up
     return Conformal(rows=count, gold=ordered[ranks - 1].tolist())
 
@@ -59,7 +60,8 @@ def inclusion_threshold(known: Conformal, coverage: float) -> float:
     exchangeable with them has its gold label with at least the probability `coverage`. Raises UserError where there are
     too few rows.
     """
-    rows, needed = known["rows"], _rows_needed(coverage)
+    rows = known["rows"]
+    needed = _rows_needed(coverage)
     if rows < needed:
         raise UserError(
             "coverage",

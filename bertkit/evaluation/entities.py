@@ -41,7 +41,8 @@ class PackedTags(Collection[Sequence[str]]):
 
     def __init__(self, sentences: Iterable[Sequence[str]]) -> None:
         ids = dict[str, int]()
-        self._words, self._ends = array("H"), array("q", [0])
+        self._words = array("H")
+        self._ends = array("q", [0])
         for tags in sentences:
             self._words.extend([ids.setdefault(tag, len(ids)) for tag in tags])
             self._ends.append(len(self._words))
@@ -90,7 +91,8 @@ class GradedTags(Graded):
 
     def details(self) -> Json:
         """Which labels are taken for which, and how well scores are calibrated."""
-        pairs, decisions = self.tag_pairs, self.decisions()
+        pairs = self.tag_pairs
+        decisions = self.decisions()
         errors = sum(count for (gold, predicted), count in pairs.items() if gold != predicted)
         ece = expected_calibration_error(*decisions["after"]) if decisions else None
         calibration = {
@@ -146,12 +148,14 @@ class GradedEntities(GradedTags):
         strict = self._counts(lambda tags: strict_entities(tags, self.scheme))
         right, words, forbidden = np.empty((3, len(self.gold)), dtype=np.uint32)
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
-            right[row], words[row] = sum(map(eq, gold, predicted)), len(gold)
+            right[row] = sum(map(eq, gold, predicted))
+            words[row] = len(gold)
             forbidden[row] = invalid(predicted, self.scheme)
 
         def scores(weights: Floats) -> Values:
             shape = (3, len(self.labels), weights.shape[1])
-            counts, strict_counts = (lenient @ weights).reshape(shape), (strict @ weights).reshape(shape)
+            counts = (lenient @ weights).reshape(shape)
+            strict_counts = (strict @ weights).reshape(shape)
             per_type = precision_recall_f1(counts)
             values = [*precision_recall_f1(counts.sum(axis=1)), *precision_recall_f1(strict_counts.sum(axis=1))]
             supported = counts[2] > 0
@@ -186,7 +190,8 @@ class GradedEntities(GradedTags):
         """
         counts: Counter[str] = Counter()
         for gold, predicted in self._sentences(entities):
-            predicted_at, gold_at = _by_word(predicted), _by_word(gold)
+            predicted_at = _by_word(predicted)
+            gold_at = _by_word(gold)
             counts.update(_outcome(entity, predicted_at) for entity in gold)
             counts["spurious"] += sum(gold_at.keys().isdisjoint(range(first, end)) for _, first, end in predicted)
         return {error: counts[error] for error in _ERRORS}
@@ -218,7 +223,9 @@ def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence
     from scipy.sparse import csc_array
 
     number = {name: index for index, name in enumerate(names)}
-    counts, ids, ends = array("I"), array("i"), array("i", [0])
+    counts = array("I")
+    ids = array("i")
+    ends = array("i", [0])
     for sentence in found:
         own = Counter(len(number) * block + number[name] for block, each in enumerate(sentence) for name in each)
         ids.extend(own)
@@ -260,6 +267,7 @@ def _outcome(gold: tuple[Any, ...], predicted: Mapping[int, tuple[Any, ...]]) ->
 def precision_recall_f1(counts: Floats) -> Floats:
     """(3, ...) scores from (3, ...) right, predicted and gold entities; NaN where there are none of these."""
     right, predicted, gold = counts
-    precision, recall = ratio(right, predicted), ratio(right, gold)
+    precision = ratio(right, predicted)
+    recall = ratio(right, gold)
     f1 = ratio(2 * precision * recall, precision + recall)  # seqeval's formula, to its last digit
     return np.where(predicted + gold > 0, [precision, recall, f1], np.nan)

@@ -52,7 +52,8 @@ class GradedLabels(Graded):
         cutoffs: ByLabel | None = None,
     ) -> Self:
         """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
-        rows, single = len(answers), kind == "single-label"
+        rows = len(answers)
+        single = kind == "single-label"
         if kind == "regression":
             numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
             return cls(kind, names, references, numbers, numbers[:, None], temperature, thresholds, conformal)
@@ -142,11 +143,13 @@ class GradedLabels(Graded):
     def _coverage(self, known: Conformal) -> Iterator[Coverage]:
         """The sets or intervals of these rows at the usual coverages."""
         for coverage, least in supported_coverages(known).items():
-            measured, sizes = float((self._gold() >= least).mean()), (self.table >= least).sum(axis=1)
+            measured = float((self._gold() >= least).mean())
+            sizes = (self.table >= least).sum(axis=1)
             if self.kind == "regression":
                 yield Coverage(coverage=coverage, measured=measured, mean_width=-2 * least)
             else:
-                size, single = float(sizes.mean()), float((sizes == 1).mean())
+                size = float(sizes.mean())
+                single = float((sizes == 1).mean())
                 yield Coverage(coverage=coverage, measured=measured, mean_size=size, single=single)
 
     def _gold(self) -> Floats:
@@ -171,7 +174,8 @@ class GradedLabels(Graded):
         (multi-label), and what sets or intervals are taken from."""
         if self.kind == "regression":
             return replace(self, conformal=self.conformal or conformal(self._gold()))
-        fitted, exclusive = self, self.kind == "single-label"
+        fitted = self
+        exclusive = self.kind == "single-label"
         if self.temperature is None:
             temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))

@@ -72,7 +72,9 @@ def ratio(top: Floats, bottom: Floats, undefined: float = 0.0) -> Floats:
 
 def precision_recall_f1(hits: Floats, predicted: Floats, actual: Floats, labels: Sequence[str]) -> Values:
     """Averages over labels, then the metrics of each; from weights by label, each (labels, resamples)."""
-    precision, recall, f1 = ratio(hits, predicted), ratio(hits, actual), ratio(2 * hits, predicted + actual)
+    precision = ratio(hits, predicted)
+    recall = ratio(hits, actual)
+    f1 = ratio(2 * hits, predicted + actual)
     averages = {
         "f1_macro": f1.mean(axis=0),
         "f1_micro": ratio(2 * hits.sum(axis=0), (predicted + actual).sum(axis=0)),
@@ -97,7 +99,9 @@ def roc_curves(truth: Bools, scores: Floats) -> list[Any]:
     """Per column with both classes, a matrix that sums weights by (step of rising score, class)."""
     from scipy.sparse import csc_array
 
-    curves, ones = [], np.ones(len(truth))  # one array for all
+    # one array for all
+    curves = []
+    ones = np.ones(len(truth))
     ends = np.arange(len(truth) + 1, dtype=np.int32)  # another: each row is in one place
     for column in np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0)):
         _, group = np.unique(scores[:, column], return_inverse=True)
@@ -112,10 +116,12 @@ def roc_curves(truth: Bools, scores: Floats) -> list[Any]:
 
 def roc_auc(curves: list[Any], weights: Floats) -> Floats:
     """Share of (positive, negative) pairs in the right order, mean over the columns defined in a resample."""
-    areas, defined = np.zeros(weights.shape[1]), np.zeros(weights.shape[1])
+    areas = np.zeros(weights.shape[1])
+    defined = np.zeros(weights.shape[1])
     for curve in curves:
         sums = curve @ weights
-        negative, positive = sums[0::2], sums[1::2]
+        negative = sums[0::2]
+        positive = sums[1::2]
         lower = np.cumsum(negative, axis=0) - negative / 2  # a tie is half an order
         pairs = negative.sum(axis=0) * positive.sum(axis=0)
         areas += ratio((positive * lower).sum(axis=0), pairs)
@@ -139,9 +145,12 @@ def ranking(values: Floats) -> Callable[[Floats], Floats]:
 def correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
     """Pearson's r per resample, of (rows, resamples or 1); NaN where x or y is constant, by scipy's limit."""
     total = weights.sum(axis=0)
-    x_mean, y_mean = (weights * x).sum(axis=0) / total, (weights * y).sum(axis=0) / total
-    x, y = x - x_mean, y - y_mean
-    x_norm, y_norm = np.sqrt((weights * x * x).sum(axis=0)), np.sqrt((weights * y * y).sum(axis=0))
+    x_mean = (weights * x).sum(axis=0) / total
+    y_mean = (weights * y).sum(axis=0) / total
+    x = x - x_mean
+    y = y - y_mean
+    x_norm = np.sqrt((weights * x * x).sum(axis=0))
+    y_norm = np.sqrt((weights * y * y).sum(axis=0))
     varied = (x_norm > CONSTANT * np.abs(x_mean)) & (y_norm > CONSTANT * np.abs(y_mean))
     norms = np.where(varied, x_norm * y_norm, 0)
     return np.clip(ratio((weights * x * y).sum(axis=0), norms, undefined=np.nan), -1, 1)

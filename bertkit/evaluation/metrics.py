@@ -110,10 +110,12 @@ def _classification(kind: Kind, labels: Sequence[str], table: Floats, references
     single = kind == "single-label"
     truth, chosen = (ids[:, None] == np.arange(len(labels)) if single else ids == 1 for ids in (references, decisions))
     columns = slice(1, None) if single and len(labels) == 2 else slice(None)
-    positive, scores = truth[:, columns], table[:, columns]
+    positive = truth[:, columns]
+    scores = table[:, columns]
     likelihood = table[truth][:, None] if single else np.where(truth, table, 1 - table)  # (rows, decisions)
     np.log(np.clip(likelihood, EPS, 1 - EPS, out=likelihood), out=likelihood)  # as scikit-learn's log_loss
-    row_likelihood, mean_likelihood = likelihood.mean(axis=1), float(likelihood.mean())
+    row_likelihood = likelihood.mean(axis=1)
+    mean_likelihood = float(likelihood.mean())
     del likelihood
     exact = {  # before what is kept for the bootstrap: these take memory for a while
         "roc_auc": exact_roc_auc(positive, scores),
@@ -128,7 +130,8 @@ def _classification(kind: Kind, labels: Sequence[str], table: Floats, references
     per_row = 1 if single else len(labels)  # decisions
 
     def weighted(weights: Floats) -> Values:
-        total, counts = weights.sum(axis=0), (hits @ weights, predicted @ weights, actual @ weights)
+        total = weights.sum(axis=0)
+        counts = (hits @ weights, predicted @ weights, actual @ weights)
         values = {
             "accuracy" if single else "subset_accuracy": exactly @ weights / total,
             **precision_recall_f1(*counts, labels),
@@ -164,8 +167,10 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
     from scipy.stats import pearsonr, spearmanr
 
     truth, values = (np.asarray(each, dtype=np.float64) for each in (references, predictions))
-    squares, distances = (truth - values) ** 2, np.abs(truth - values)
-    truth_ranks, given_ranks = ranking(truth), ranking(values)
+    squares = (truth - values) ** 2
+    distances = np.abs(truth - values)
+    truth_ranks = ranking(truth)
+    given_ranks = ranking(values)
 
     def weighted(weights: Floats) -> Values:
         total = weights.sum(axis=0)

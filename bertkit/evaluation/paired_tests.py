@@ -29,7 +29,8 @@ def differences(first: Scored, second: Scored) -> dict[str, Difference]:
     """The metrics that both systems have on the same rows, each resample of which is scored for both (Koehn 2004)."""
 
     def weighted(weights: Floats) -> Values:
-        before, after = first.weighted(weights), second.weighted(weights)
+        before = first.weighted(weights)
+        after = second.weighted(weights)
         return {name: after[name] - before[name] for name in before if name in after}
 
     bounds = bootstrap(weighted, first.rows, resamples=RESAMPLES)
@@ -50,14 +51,17 @@ def randomisation(both: Scored, metric: str) -> float:
     both: the first system's answers to all rows, then the second's to the same rows. A relabelling exchanges the two
     answers to each row with probability 1/2.
     """
-    rows, rng = both.rows // 2, np.random.default_rng(0)
+    rows = both.rows // 2
+    rng = np.random.default_rng(0)
 
     def differ(exchanged: Floats) -> Floats:
         sides = [np.concatenate([exchanged, 1 - exchanged]), np.concatenate([1 - exchanged, exchanged])]
         before, after = (both.weighted(side)[metric] for side in sides)
         return np.abs(before - after)
 
-    observed, step, reached = differ(np.zeros((rows, 1)))[0], max(1, min(64, CHUNK // (2 * rows))), 1
+    observed = differ(np.zeros((rows, 1)))[0]
+    step = max(1, min(64, CHUNK // (2 * rows)))
+    reached = 1
     for start in range(0, RESAMPLES, step):
         drawn = differ(rng.integers(0, 2, (rows, min(step, RESAMPLES - start))).astype(float))
         reached += int((drawn >= observed - 1e-12).sum())  # sums in another order differ in their last digit

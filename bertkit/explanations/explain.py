@@ -91,14 +91,16 @@ def explain_row(
     explained, such as entities; None: all. max_steps: of integrated gradients.
     """
     task = predictor.task
-    answer, features = list(task.answer(rows, predictor.predict_features))[row], task.encode(rows)
+    answer = list(task.answer(rows, predictor.predict_features))[row]
+    features = task.encode(rows)
     indices = [index for index, of in enumerate(features["row"][:]) if of == row]
     items = predictor.predict_features(features)
     read = Read(task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer)
     collate = Collator.of(task.tokenizer, task.padding)
     columns = [collate(task.examples(features, [index])) for index in indices]
     explained = targets_of(task)
-    own, targets = rows.select([row]), explained(read)[:max_targets] if explained else []
+    own = rows.select([row])
+    targets = explained(read)[:max_targets] if explained else []
     batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
     return Explanation(
         texts={each.name: each.text for each in texts_of(task, own)},
@@ -122,10 +124,12 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
 def _attributed(
     predictor: Predictor, batches: Sequence[Batch], texts: Sequence[Text], target: Target, max_steps: int
 ) -> Attributed:
-    task, size = predictor.task, predictor.batch_size
+    task = predictor.task
+    size = predictor.batch_size
     copies = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
     alone = task.gives("vector")  # each text of a row is a feature
-    done, rest = list[Integrated](), list[float]()
+    done = list[Integrated]()
+    rest = list[float]()
     for feature, score in target.parts.items():
         batch = batches[feature]
         done.append(integrated_gradients(task, predictor.model, batch, score, batch_size=copies, max_steps=max_steps))

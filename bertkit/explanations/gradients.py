@@ -10,7 +10,9 @@ from torch import Tensor
 
 from bertkit.tasks.base import Batch, Task
 
-MIN_STEPS, MAX_STEPS = 16, 256  # of the integral
+# of the integral
+MIN_STEPS = 16
+MAX_STEPS = 256
 TOLERANCE = 0.01  # of f(x) - f(baseline), and 0.01 itself if that is under 1
 
 
@@ -42,7 +44,8 @@ def integrated_gradients(
     """
     from captum.attr import IntegratedGradients
 
-    layer, ids = model.get_input_embeddings(), batch["input_ids"]
+    layer = model.get_input_embeddings()
+    ids = batch["input_ids"]
     model.eval()
 
     def f(vectors: Tensor) -> Tensor:
@@ -51,9 +54,12 @@ def integrated_gradients(
             return score(task.forward(model, copies))
 
     with torch.no_grad():
-        x, start = layer(ids), layer(_masked(task, ids))
-        value, baseline = f(x).item(), f(start).item()
-    method, steps = IntegratedGradients(f), MIN_STEPS
+        x = layer(ids)
+        start = layer(_masked(task, ids))
+        value = f(x).item()
+        baseline = f(start).item()
+    method = IntegratedGradients(f)
+    steps = MIN_STEPS
     while True:
         shares = method.attribute(x, start, n_steps=steps, internal_batch_size=min(batch_size, steps))
         tokens = shares.sum(-1)[0].detach().float().cpu()

@@ -40,7 +40,8 @@ class Read(NamedTuple):
 
 def classes(read: Read) -> list[Target]:
     """The logit of each predicted label, or of the most probable one if there is none; for regression, the number."""
-    answer, windows = read.answer, len(read.features)
+    answer = read.answer
+    windows = len(read.features)
     if read.task.options.kind == "regression":
         return [Target("the number", "value", _means(0, windows))]
     names = list(answer["scores"])
@@ -61,7 +62,8 @@ def tagged(read: Read) -> list[Target]:
 
     Where tags are labels of words, the emission of each word, the least certain first.
     """
-    words, options = read.answer["words"], read.task.options
+    words = read.answer["words"]
+    options = read.task.options
     tags = [word["tag"] for word in words]
     ids = {tag: index for index, tag in enumerate(options.tags)}
     answered: Any = read.answer.get("entities", words)
@@ -92,10 +94,14 @@ def span(read: Read) -> list[Target]:
             return []
         window = next(i for i, each in enumerate(read.features) if each["first"] <= covered[0] < each["end"])
         shift = read.features[window]["place"] - read.features[window]["low"]
-        what, start, end = f"answer {answer['answer']}", covered[0] + shift, covered[1] + shift
+        what = f"answer {answer['answer']}"
+        start = covered[0] + shift
+        end = covered[1] + shift
     else:
         window = min(range(len(read.items)), key=lambda index: read.items[index].null)
-        what, start, end = "no answer", 0, 0
+        what = "no answer"
+        start = 0
+        end = 0
     return [Target(what, "logit", {window: _borders(start, end)})]
 
 

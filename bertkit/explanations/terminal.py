@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 MAX_BAR = 24  # characters
 MAX_WORDS = 40  # of a text, those with the largest attributions
-BLUE, ORANGE, PLAIN = "\x1b[34m", "\x1b[33m", "\x1b[0m"
+BLUE = "\x1b[34m"
+ORANGE = "\x1b[33m"
+PLAIN = "\x1b[0m"
 LEGEND = "Attribution of each word, relative to the same text with all its words masked (integrated gradients)."
 
 

@@ -29,7 +29,10 @@ class Text:
         self, tokenizer: PreTrainedTokenizerBase, name: str, text: str, words: Sequence[tuple[int, int]]
     ) -> None:
         (tokens,) = tokenize(tokenizer, [text])
-        self.name, self.text, self.ids, self.shares = name, text, tokens.ids, list[WordShare]()
+        self.name = name
+        self.text = text
+        self.ids = tokens.ids
+        self.shares = list[WordShare]()
         self.word_of: list[int | None] = [None] * len(tokens.ids)
         self.next = 0  # the token from which the next window is searched
         for start, end in words:

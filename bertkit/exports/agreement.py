@@ -25,7 +25,8 @@ RANKED = ("n_best", "found")  # lists in which items of equal score may change p
 
 def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[Json, list[Answer]]:
     """Figures as in `compared` on these rows, in the same batches; and the torch model's answers."""
-    task, worst = ours.task, [0.0]
+    task = ours.task
+    worst = [0.0]
     reduced = Reduced(task, ours.model, extra=False)
 
     def both(batch: Arrays) -> Arrays:

@@ -35,7 +35,9 @@ class Reduced(nn.Module):
 
     def __init__(self, task: Task, model: Any, *, extra: bool = True) -> None:
         super().__init__()
-        self.task, self.model, self.extra = task, model, extra
+        self.task = task
+        self.model = model
+        self.extra = extra
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Outputs by their names."""
@@ -92,7 +94,8 @@ def build(predictor: Predictor, sample: Arrays) -> Graph:
     sample: a batch to trace with; the graph runs on batches of any size and length. Raises UserError if onnxscript is
     not installed, ModelError if the model cannot be exported.
     """
-    task, model = predictor.task, predictor.model
+    task = predictor.task
+    model = predictor.model
     # Sizes of at least two: torch.export takes a size of one in the sample for a constant.
     repeated = {name: np.tile(values, [1 + (size == 1) for size in values.shape]) for name, values in sample.items()}
     batch = {name: torch.from_numpy(values) for name, values in repeated.items()}
@@ -106,7 +109,8 @@ def build(predictor: Predictor, sample: Arrays) -> Graph:
     if "transitions" not in reduced:
         return Graph(proto, None, reduced)
     options = task.options
-    temperature, parts = options.temperature or 1.0, [part.detach().float().numpy() for part in model.crf()]
+    temperature = options.temperature or 1.0
+    parts = [part.detach().float().numpy() for part in model.crf()]
     chain = constrained(parts, options.tags, temperature, plain=options.scheme == "none")  # as `decode` uses it
     return Graph(proto, viterbi(chain, temperature), reduced)
 

@@ -37,7 +37,8 @@ def quantized(proto: ModelProto, file: Path) -> ModelProto:
     del bare.graph.value_info[:]  # ONNX's shape inference contradicts some that torch.onnx wrote
     # Without this mark, ONNX Runtime asks in the log for preprocessing.
     bare.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
-    root, handler = logging.getLogger(), logging.NullHandler()
+    root = logging.getLogger()
+    handler = logging.NullHandler()
     root.addHandler(handler)  # else its calls of logging.info add a handler to the process for good
     try:
         quantize_dynamic(

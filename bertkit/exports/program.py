@@ -112,7 +112,8 @@ def _reference(source: str | Path, data: str | Path | None) -> Reference:
 
 def _write_config(predictor: Predictor, graph: Graph, folder: Path, precision: str) -> None:
     """A config.json that `load` recognises."""
-    config, task = predictor.model.config, predictor.task
+    config = predictor.model.config
+    task = predictor.task
     config.bertkit = {
         "version": version("bertkit"),
         "package": package_of(task.name),
@@ -161,7 +162,8 @@ def _quantize(
     proto = quantized(graph.proto, folder / GRAPH)
     model = _opened(predictor, replace(graph, proto=proto), folder)
     figures = compared(predictor, model, rows, expected, output_difference(exact, model(sample)), math.inf)
-    headline, drop = predictor.task.metrics[0], figures["drop"]
+    headline = predictor.task.metrics[0]
+    drop = figures["drop"]
     logger.info("int8: %s changes by %+.4f", headline, -drop)
     if not drop <= max_drop:  # it may be NaN
         what = f"{headline} falls by {drop:.4f} on {reference.split}, which is more than {max_drop:g}"

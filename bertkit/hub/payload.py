@@ -42,7 +42,8 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
     does not load.
     """
     if not run.finished:
-        what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
+        what = "is not a finished run: it has no results.json"
+        fix = "Name the folder that `bertkit train` wrote."
         if (run.folder / "recipe.yaml").is_file():
             fix = "Resume its training."
         raise ModelError(run.folder, what, fix)

@@ -74,7 +74,8 @@ def push(
     if dry_run:
         present = _present(repo_id, revision)
         return Pushed(repo_id, files, None if present is None else stale(files, present))
-    api, state = HfApi(), "Nothing was changed on the Hub."
+    api = HfApi()
+    state = "Nothing was changed on the Hub."
     try:
         was_public = _repository(api, repo_id, public)
         state = f"A new repository {repo_id} is private. Check whether it has a new commit before you push again."
@@ -162,8 +163,10 @@ def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path) -> Non
     """
     where = f"{CARD} of {repo_id}"
     file = api.hf_hub_download(repo_id, CARD, revision=commit)
-    remote, text = Path(file).read_text(encoding="utf-8"), card.read_text(encoding="utf-8")
-    theirs, ours = yours(remote, where), yours(text, str(card))
+    remote = Path(file).read_text(encoding="utf-8")
+    text = card.read_text(encoding="utf-8")
+    theirs = yours(remote, where)
+    ours = yours(text, str(card))
     if ours not in theirs and theirs not in ours:
         raise ModelError(
             "push",

@@ -111,7 +111,8 @@ class batch:
         return self._added(rows, columns)
 
     def _with_vectors(self, rows: Rows) -> Rows:
-        column, there = self.columns.get("text", "text"), column_names(rows)
+        column = self.columns.get("text", "text")
+        there = column_names(rows)
         if column not in there:
             raise DataError("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}")
         texts = [row[column] for row in frame_rows(rows, {column})]

@@ -48,7 +48,8 @@ def embed_file(
     """
     require_suffix(output, ".parquet", ".npy")
     require_no_pipe(Path(file))
-    file, parquet = Path(file), output.suffix == ".parquet"
+    file = Path(file)
+    parquet = output.suffix == ".parquet"
     chunks = partial(_chunks, file, parse_layout(overrides), column)
     schema, rows = _inspect(file, chunks(), parquet)
     count = 0
@@ -82,7 +83,8 @@ def _chunks(file: Path, layout: DataSpec, column: str) -> Iterator[list[TextRow]
 
 def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tuple[pa.Schema, int]:
     """The schema of the rows' own columns, which only parquet has, and the number of rows. Raises DataError."""
-    schema, count = pa.schema([]), 0
+    schema = pa.schema([])
+    count = 0
     for chunk in chunks:
         if parquet:
             if any(VECTOR in each.row for each in chunk):
@@ -95,7 +97,8 @@ def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tupl
 
 
 def _arrow_errors(where: str) -> AbstractContextManager[None]:
-    what, fix = "cannot be written as parquet", "Let a column hold values of one kind, or write .npy."
+    what = "cannot be written as parquet"
+    fix = "Let a column hold values of one kind, or write .npy."
     return translated((pa.ArrowException, OverflowError), DataError, where, what, fix)
 
 

@@ -32,7 +32,9 @@ from bertkit.text import Json
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
 
-MOST_VALUES, MOST_NUMBERS = 50, 20  # of a column; beyond, the rarest are scored as one, and numbers by quartile
+# of a column; beyond, the rarest are scored as one, and numbers by quartile
+MOST_VALUES = 50
+MOST_NUMBERS = 20
 NONE = "(none)"  # the name of a missing value
 
 
@@ -45,7 +47,8 @@ def score(
     metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's. by: as for `scored`.
     Raises UserError where the disk has no room for the answers.
     """
-    task, predict = predictor.task, predictor.predict_features
+    task = predictor.task
+    predict = predictor.predict_features
     if not task.sizes:
         answers = DiskList(task.answer(rows, predict))
         return answers, scored(task, answers, rows, metrics, by)[1]
@@ -133,13 +136,16 @@ def rows_of_split(
     else:
         spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
     task = predictor.task
-    splits, known_labels = None, None
+    splits = None
+    known_labels = None
     if given is not None:
         own = [key for key in OF_SOURCE if not any(text.startswith(f"data.{key}") for text in overrides)]
         spec = spec.model_copy(update={**dict.fromkeys(own), **given})
         split = split or "test"
-        splits, known_labels = {split}, task.known_labels
-    schema, rules = task.schema_of(task.options), task.rules(task.options)
+        splits = {split}
+        known_labels = task.known_labels
+    schema = task.schema_of(task.options)
+    rules = task.rules(task.options)
     read = load_data(spec, schema, rules, splits=splits, known_labels=known_labels)
     if given is not None:  # training reported those of the run's own data
         log_findings(read.findings)
@@ -147,7 +153,8 @@ def rows_of_split(
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in read.rows:
         raise DataError(f"split {split}", f"the data have no such split, only {', '.join(read.rows)}")
-    targets, rows = task.schema.targets, read.rows[split]
+    targets = task.schema.targets
+    rows = read.rows[split]
     if targets and not set(targets) & set(rows.column_names):
         what = f"no column {' or '.join(f'`{name}`' for name in targets)} to score answers by"
         key = f"{targets[0]}=NAME" if len(targets) == 1 else "COLUMN=NAME, where COLUMN is the model's target"
@@ -250,7 +257,8 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
 
 def reranked(answers: Sequence[Answer], rows: Dataset, ranker: Predictor, depth: int) -> list[Answer]:
     """The answers, with the first `depth` documents of each query in the ranker's order."""
-    names, queries = list(ids(rows, "document")), rows["query"][:]
+    names = list(ids(rows, "document"))
+    queries = rows["query"][:]
     texts = dict(zip(names, rows["document"][:], strict=True))
     pairs = (
         {"query": query, "document": texts[hit["id"]]}

@@ -111,7 +111,8 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Raises ModelError with pool="none".
         """
         check_is_fitted(self)
-        reader, texts = self.reader_, column_of_texts(X)
+        reader = self.reader_
+        texts = column_of_texts(X)
         if reader.params.pool == "none":
             raise ModelError("pool", "'none' gives vectors of words, not of texts", "Write mean, cls or max.")
         if not texts:
@@ -131,7 +132,8 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray[Any, Any]:
         """Names `(size,)` such as layer12_0; for summed or averaged layers, sum_0 or mean_0."""
         check_is_fitted(self)
-        reader, combine = self.reader_, self.reader_.params.combine
+        reader = self.reader_
+        combine = self.reader_.params.combine
         blocks = [f"layer{layer}" for layer in reader.layers] if combine == "concat" else [combine]
         return np.asarray([f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object)
 
@@ -149,12 +151,14 @@ def _reader(params: Features) -> LayerReader:
     name = str(run if (run / "config.json").is_file() else params.model)
     encoder = resolve_encoder(ModelSpec(name=name, revision=params.revision))
     files = fingerprint(encoder.folder)  # computed before they are read
-    config, tokenizer = load_config(encoder.folder), load_tokenizer(encoder.folder)
+    config = load_config(encoder.folder)
+    tokenizer = load_tokenizer(encoder.folder)
     if config.is_encoder_decoder:
         raise ModelError(
             "model", f"a {config.model_type} has a decoder after its encoder", "Use an encoder of the BERT family."
         )
-    device, layers = best_device(), _layers(params.layers, config.num_hidden_layers)
+    device = best_device()
+    layers = _layers(params.layers, config.num_hidden_layers)
     size = config.hidden_size * (len(layers) if params.combine == "concat" else 1)
     limit = resolve_max_length(encoder, tokenizer, params.max_length)
     precision = params.precision or best_precision(device)
@@ -171,7 +175,8 @@ def _check(features: Features) -> None:
     def is_integer(value: Any) -> bool:
         return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
-    layers, longest = features.layers, features.max_length
+    layers = features.layers
+    longest = features.max_length
     size = features.batch_size
     choices = {"combine": get_args(Combine), "pool": get_args(Pool), "precision": (None, *get_args(Precision))}
     wrong = {
@@ -222,7 +227,8 @@ def column_of_texts(X: Any) -> list[str]:
     problems = Problems()
     for row, value in enumerate(values, 1):
         if not isinstance(value, str):
-            what, fix = f"{short_repr(value)}, where text is expected", "Replace missing values, e.g. by ''."
+            what = f"{short_repr(value)}, where text is expected"
+            fix = "Replace missing values, e.g. by ''."
             problems.add(f"row {row}", what, fix)
     problems.raise_if_any()
     return [replace_surrogates(text) for text in values]

@@ -35,7 +35,8 @@ class CachedEncoder:
     """An encoder whose outputs are kept: calls between `forget` and the next are the same call."""
 
     def __init__(self, forward: Any) -> None:
-        self.forward, self.outputs = forward, None
+        self.forward = forward
+        self.outputs = None
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
         if self.outputs is None:
@@ -77,7 +78,8 @@ class MultiTaskPredictor:
         def answers(chunk: Sequence[Row], start: int) -> Iterator[dict[str, Answer]]:
             rows_by_task = {name: each.canonical(chunk, start) for name, each in self.tasks.items()}
             features = {name: each.task.encode(rows_by_task[name]) for name, each in self.tasks.items()}
-            items, found = self._items(features), {}
+            items = self._items(features)
+            found = {}
             for name, each in self.tasks.items():
                 decoded = each.task.decode(items[name], features[name], rows_by_task[name])
                 found[name] = map(each.rule, with_input_flags(decoded, features[name]))
@@ -110,7 +112,8 @@ class MultiTaskPredictor:
                 for batch in first.batches(lengths):
                     self.encoder.forget()
                     for place, name in enumerate(names):
-                        task, chosen = runners[name].task, [together[at][place] for at in batch.tolist()]
+                        task = runners[name].task
+                        chosen = [together[at][place] for at in batch.tolist()]
                         arrays = pad(task.examples(features[name], chosen), fills(task.tokenizer, task.padding))
                         for index, item in zip(chosen, task.items(on_cpu(runners[name].run(arrays))), strict=True):
                             items[name][index] = item

@@ -74,7 +74,8 @@ def predict(
     >>> bertkit.predict("runs/quickstart", "reviews.csv", "answers.csv")
     2
     """
-    file, target = str(input), Path(output) if output else None
+    file = str(input)
+    target = Path(output) if output else None
     part = Shard.parse(shard)
     if raw_cells and (target is None or target.suffix != ".csv"):
         raise UserError("raw_cells", "only csv output has cells")
@@ -95,14 +96,17 @@ def predict(
     table = bool(target and writer is None and target.suffix != ".jsonl")
     alone = isinstance(predictor, Predictor)  # several tasks have no decisions, formats and shards
     corpus = alone and predictor.task.schema.corpus
-    count, problems = 0, Problems(file)
+    count = 0
+    problems = Problems(file)
     spec = layout_of(fspath(source), file, overrides)
     predictor = with_columns(predictor, columns)
-    start, stop = 0, sys.maxsize
+    start = 0
+    stop = sys.maxsize
     if part:
         require_no_pipe(Path(file))
         chosen = part.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
-        start, stop = chosen.start, chosen.stop
+        start = chosen.start
+        stop = chosen.stop
 
     def checked() -> Iterator[Json]:
         nonlocal count
@@ -133,7 +137,8 @@ def predict(
     if live:
         stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(read))
     answers = _unread_counted(stream, several=not alone)
-    suffix, answered_rows = target.suffix if target else ".jsonl", zip(answers, rows, strict=True)
+    suffix = target.suffix if target else ".jsonl"
+    answered_rows = zip(answers, rows, strict=True)
     pairs = _flushed(answered_rows) if live else answered_rows
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     cells = entity_cells(pairs, start) if by_entity else _flat_rows(pairs, answered)
@@ -165,7 +170,8 @@ def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer
     several: whether an answer has those of several tasks.
     """
     flags = {"empty": "a text has no token", "unreadable": "a text has only tokens that are unknown to the model"}
-    rows, counts = 0, dict.fromkeys(flags, 0)
+    rows = 0
+    counts = dict.fromkeys(flags, 0)
     for answer in answers:
         rows += 1
         own = list(answer.values()) if several else [answer]
@@ -201,7 +207,8 @@ def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
 def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataSpec:
     """How a file is written, where the data section of a recipe is given; see `layout_of`."""
     layout = parse_layout(overrides)
-    kind, tables = "".join(reader.name for reader in by_suffix(suffix_of(file))[:1]), ("csv", "tsv")
+    kind = "".join(reader.name for reader in by_suffix(suffix_of(file))[:1])
+    tables = ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
     if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:  # the run's layout does not apply
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})

@@ -117,7 +117,8 @@ class Predictor:
             )
         checked = _texts(texts)
         read = checked or ["a"]  # without texts, any text shows the size
-        parts, cut = list[np.ndarray](), 0
+        parts = list[np.ndarray]()
+        cut = 0
         for start in range(0, len(read), task.chunk_size):
             chunk = [replace_surrogates(text) for text in read[start : start + task.chunk_size]]
             features = task.encode_sides({side: chunk})
@@ -181,7 +182,8 @@ class Predictor:
 
     def any_row(self, names: Iterable[str]) -> Json:
         """A row that the model answers, with the inputs and the context that are among these columns."""
-        own, schema = {*names}, self.task.schema
+        own = {*names}
+        schema = self.task.schema
         there = {
             name for name in schema.columns if name in own or own.issuperset(columns_of(self.columns.get(name, name)))
         }
@@ -240,7 +242,8 @@ def _texts(texts: Iterable[Any]) -> list[str]:
         raise DataError("", "columns, where texts are expected", 'Give one of them: encode(frame["text"]).')
     if isinstance(texts, str):
         raise DataError("", "one text, where texts are expected", "Give a list: encode([text]).")
-    values, problems = list(_iterator(texts)), Problems()
+    values = list(_iterator(texts))
+    problems = Problems()
     for number, text in enumerate(values, 1):
         if not isinstance(text, str):
             problems.add_error(f"row {number}", WrongType(text, "text"))

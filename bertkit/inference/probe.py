@@ -56,7 +56,8 @@ def change_by_padding(
     texts = ["a text", "a text " * longest]
     sides = [["a"] * 2, texts] if pairs else [texts]
     columns = encode_texts(tokenizer, sides, max_length=longest, overflow="truncate", stride=0)
-    inputs, collate = model_inputs(tokenizer, columns), Collator.of(tokenizer, {})
+    inputs = model_inputs(tokenizer, columns)
+    collate = Collator.of(tokenizer, {})
     batches = [collate({name: values[:count] for name, values in inputs.items()}) for count in (1, 2)]
     device = next(model.parameters()).device
     more = {"output_hidden_states": True} if layers else {}

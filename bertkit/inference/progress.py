@@ -23,9 +23,11 @@ def progress(items: Iterable[T], noun: str, total: int | None = None, size: int 
     """
     started = reported = time.monotonic()
     for number, item in enumerate(items):
-        now, done = time.monotonic(), number * size
+        now = time.monotonic()
+        done = number * size
         if done and now - reported >= EVERY and processes.first():
-            reported, seconds = now, now - started
+            reported = now
+            seconds = now - started
             if total is None:
                 logger.info("%s in %.0f s", counted(done, noun), seconds)
             else:

@@ -89,7 +89,8 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
         name: tokenizer(*texts, verbose=False)["input_ids"]
         for name, texts in {"the text `a`": ["a"], "the pair `a`, `a`": ["a", "a"]}.items()
     }
-    rows, last = config.get("vocab_size"), max(chain(tokenizer.get_vocab().values(), *read.values()))
+    rows = config.get("vocab_size")
+    last = max(chain(tokenizer.get_vocab().values(), *read.values()))
     if isinstance(rows, int) and last >= rows:
         raise ModelError(
             folder,

@@ -38,9 +38,11 @@ def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, key:
     distinct = list(index_of)
     if not distinct:
         return np.asarray(encode([]), dtype=np.float32)
-    store, usable = cache_root() / sha256_of_json(key)[:32], True
+    store = cache_root() / sha256_of_json(key)[:32]
+    usable = True
     digests = [_digest(text) for text in distinct]
-    missing, vectors = list(range(len(distinct))), np.empty((0, 0), dtype=np.float32)
+    missing = list(range(len(distinct)))
+    vectors = np.empty((0, 0), dtype=np.float32)
     try:
         missing, vectors = _lookup(store, digests)
     except OSError as error:

@@ -34,10 +34,16 @@ from bertkit.text import Json, counted
 logger = logging.getLogger(__name__)
 
 SCALE = 20.0  # factor on cosines: 1 / temperature
-LEARNING_RATE, PROTOTYPES, WEIGHT_DECAY = 1e-4, 1e-3, 0.01  # of AdamW: encoder, prototypes
+# of AdamW: encoder, prototypes
+LEARNING_RATE = 1e-4
+PROTOTYPES = 1e-3
+WEIGHT_DECAY = 0.01
 # C of a linear head: no held-out row shows which is best, since the encoder has learned them all.
 STRENGTH = 16.0
-PASSES, MIN_STEPS, MAX_STEPS = 6, 20, 400  # over the texts; steps
+# over the texts; steps
+PASSES = 6
+MIN_STEPS = 20
+MAX_STEPS = 400
 WARMUP = 0.1  # of the steps; the learning rate then falls to zero, linearly
 TEXTS = 64  # of a batch
 CLIPPING = 1.0  # the largest norm of the encoder's gradients
@@ -58,10 +64,12 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, Json]:
     """
     started = time.monotonic()
     task: TextClassification = runner.task  # type: ignore[assignment]
-    single, words = task.kind == "single-label", label_words(task)
+    single = task.kind == "single-label"
+    words = label_words(task)
     starts = first_features(features)
     columns = task.examples(features, starts.tolist())
-    inputs, targets = model_inputs(task.tokenizer, columns), np.asarray(columns["labels"])
+    inputs = model_inputs(task.tokenizer, columns)
+    targets = np.asarray(columns["labels"])
     targets = np.eye(len(task.names))[targets] if single else targets
     if words:
         named: Any = task.encode(Columns({"text": words}))
@@ -103,7 +111,8 @@ def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, see
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step, steps))
     targets /= targets.sum(1, keepdim=True).clamp(min=1)
     factors = None if weights is None else torch.from_numpy(weights).to(device, torch.float32)
-    losses, draw = list[float](), np.random.default_rng(seed)
+    losses = list[float]()
+    draw = np.random.default_rng(seed)
     with memory_kept(), faster(device), attention_kernels(device):
         for step in range(steps):
             if step % batches == 0:
@@ -130,7 +139,8 @@ def _factor(step: int, steps: int) -> float:
 
 def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray) -> torch.Tensor:
     """The vectors of these texts `(texts, size)`, with gradients; texts of similar length are padded together."""
-    collate, device = Collator.of(runner.task.tokenizer, runner.task.padding), next(runner.model.parameters()).device
+    collate = Collator.of(runner.task.tokenizer, runner.task.padding)
+    device = next(runner.model.parameters()).device
     order = chosen[np.argsort([len(texts.inputs["input_ids"][text]) for text in chosen], kind="stable")]
     vectors = []
     for start in range(0, len(order), MICRO):

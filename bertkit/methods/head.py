@@ -51,7 +51,8 @@ def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int, s
     by_name = task.options.class_weights or {}
     weights = {label: by_name[name] for label, name in enumerate(task.names)} if by_name else None
     length = float(np.linalg.norm(examples.vectors, axis=1).mean()) or 1.0
-    rows, names = examples.scaled(1 / length), names and names.scaled(1 / length)
+    rows = examples.scaled(1 / length)
+    names = names and names.scaled(1 / length)
     fitted = fit_linear(task.kind, rows, len(task.names), names=names, weights=weights, seed=seed, strength=strength)
     return replace(fitted, weight=fitted.weight / length)
 

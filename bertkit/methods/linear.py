@@ -21,12 +21,16 @@ from bertkit.evaluation.metrics import Kind
 
 STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0)  # C of LogisticRegression, for vectors of length 1
 ALPHAS = tuple(1 / C for C in STRENGTHS)  # of Ridge
-FOLDS, FEW_FOLDS, MANY_LABELS = 5, 3, 20  # at most 5 folds; of more labels than 20, which take long, at most 3
+# at most 5 folds; of more labels than 20, which take long, at most 3
+FOLDS = 5
+FEW_FOLDS = 3
+MANY_LABELS = 20
 UNCHECKED = 16.0  # C where no label has two rows, so that nothing can be held out
 ITERATIONS = 1000
 # Tolerances of the mean loss's gradient, for models that are compared, and for the one that is kept. With many labels
 # scikit-learn's 1e-4 lets the model of C = 64 pass for that of C = 256.
-COMPARED, KEPT = 3e-5, 1e-6
+COMPARED = 3e-5
+KEPT = 1e-6
 MANY_CLASSES = "The number of unique classes is greater"  # a warning that these labels may be numbers
 ABSENT = 20.0  # how far the logit of a label without rows is below the lowest bias
 
@@ -131,13 +135,15 @@ def held_out_losses(
         return {}
     folds = min(FEW_FOLDS if labels > MANY_LABELS else FOLDS, most)
     splitter = (StratifiedKFold if exclusive else KFold)(folds, shuffle=True, random_state=seed)
-    totals, count = dict.fromkeys(strengths, 0.0), 0
+    totals = dict.fromkeys(strengths, 0.0)
+    count = 0
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", f"The least populated class|{MANY_CLASSES}", UserWarning)
         parts = list(splitter.split(rows.vectors, rows.targets if exclusive else None))
     for learned, held in parts:
         known = np.isin(rows.targets[held], rows.targets[learned]) if exclusive else np.full(len(held), True)
-        part, test = rows[learned], rows[held[known]]
+        part = rows[learned]
+        test = rows[held[known]]
         models = _path(kind, part + names if names else part, labels, strengths, weights, COMPARED)
         for C, model in zip(strengths, models, strict=True):
             totals[C] += float(losses_of(kind, model.logits(test.vectors), test.targets).sum())
@@ -166,8 +172,10 @@ def _path(
     for C, coefficients, intercepts in _regressions(rows.vectors, rows.targets, strengths, class_weights, tolerance):
         if len(present) == 2:  # softmax of (-z / 2, z / 2) is the sigmoid of z
             coefficients, intercepts = (np.concatenate([-each, each]) / 2 for each in (coefficients, intercepts))
-        weight, bias = np.zeros((labels, rows.vectors.shape[1])), np.full(labels, intercepts.min() - ABSENT)
-        weight[present], bias[present] = coefficients, intercepts
+        weight = np.zeros((labels, rows.vectors.shape[1]))
+        bias = np.full(labels, intercepts.min() - ABSENT)
+        weight[present] = coefficients
+        bias[present] = intercepts
         models.append(Linear(weight, bias, C))
     return models
 

@@ -54,11 +54,14 @@ def hub_error(error: BaseException, where: str, name: str, after: str = "") -> M
         error = error.__cause__
     fix = ""
     if not isinstance(error, errors.HfHubHTTPError):
-        what, fix = f"{name!r}: {redacted(str(error)) or type(error).__name__}", "Try again."
+        what = f"{name!r}: {redacted(str(error)) or type(error).__name__}"
+        fix = "Try again."
     elif (status := error.response.status_code) == 401 and get_token():
-        what, fix = f"the Hub does not accept your token for {name!r} (401)", LOGIN
+        what = f"the Hub does not accept your token for {name!r} (401)"
+        fix = LOGIN
     elif isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
-        what, fix = f"the Hub has no model {name!r} (or it is private)", f"Check the spelling. {LOGIN}"
+        what = f"the Hub has no model {name!r} (or it is private)"
+        fix = f"Check the spelling. {LOGIN}"
     else:
         what = f"the Hub refuses {name!r} ({status}): {redacted(error.server_message or str(error))}"
     return ModelError(where, what, " ".join(filter(None, (fix, after))))

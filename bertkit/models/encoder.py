@@ -274,7 +274,8 @@ def _tokenizer_class(folder: Path, exported: bool) -> Any:
     if not exported:
         return transformers.AutoTokenizer
     name = read_object(folder / "tokenizer_config.json").get("tokenizer_class")
-    kind, fast = getattr(transformers, str(name), None), transformers.PreTrainedTokenizerFast
+    kind = getattr(transformers, str(name), None)
+    fast = transformers.PreTrainedTokenizerFast
     return kind if isinstance(kind, type) and issubclass(kind, fast) else fast
 
 
@@ -312,7 +313,8 @@ def load_config(folder: Path) -> PretrainedConfig:
     from transformers import AutoConfig
 
     vet(folder)
-    what, fix = f"{folder / 'config.json'} cannot be loaded by transformers", "Use an encoder of the BERT family."
+    what = f"{folder / 'config.json'} cannot be loaded by transformers"
+    fix = "Use an encoder of the BERT family."
     with translated(Exception, ModelError, "model.name", what, fix):
         config: PretrainedConfig = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **EXECUTION

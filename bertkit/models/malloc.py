@@ -11,7 +11,9 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+# malloc.h
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 LARGEST = 1 << 30  # bytes that one tensor may take from memory that stays mapped
 DEFAULT = 128 << 10  # glibc's own value of both
 
@@ -32,7 +34,8 @@ def memory_kept() -> Iterator[Callable[[], None]]:
     if platform.libc_ver()[0] != "glibc":
         yield lambda: None
         return
-    libc, least = ctypes.CDLL(None), 0
+    libc = ctypes.CDLL(None)
+    least = 0
 
     def bound() -> None:
         nonlocal least

@@ -226,7 +226,8 @@ def new_config(preset_or_fields: str | Record, tokenizer: PreTrainedTokenizerBas
             f"{WHERE}.model_type",
             f"expected 'bert' or 'modernbert', found {kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}",
         )
-    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+    first = tokenizer.cls_token_id
+    last = tokenizer.sep_token_id
     ids |= {"cls_token_id": first, "sep_token_id": last, "bos_token_id": first, "eos_token_id": last}
     return _modernbert(fields, known, ids, positions)
 

@@ -36,7 +36,8 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     where they share their weights.
     """
     for half in halves(model):
-        base, count = half.base_model, half.config.num_hidden_layers
+        base = half.base_model
+        count = half.config.num_hidden_layers
         stacks = _stacks(base, count)
         if spec.layers and not stacks:
             raise UserError(
@@ -83,7 +84,8 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         from peft import LoraConfig, get_peft_model
     from torch.nn import Linear
 
-    pair, bare = len(halves(model)) > 1, model.base_model is model
+    pair = len(halves(model)) > 1
+    bare = model.base_model is model
     head = [
         name
         for name, module in model.named_children()

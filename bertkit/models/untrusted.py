@@ -35,7 +35,9 @@ LONGEST = 100_000  # entries of a list or object: transformers copies and prints
 SIZE = re.compile("size|dim|layer|num_|^n_|^d_|head|pos|width|len|window|rank|bucket|label|group|hidden|embed|bins")
 TENSORS = 20_000  # of a file; a BERT of 24 layers has 400
 UNEXPLAINED = 250_000_000  # parameters beyond the bytes of the weights, such as those of a new head
-NORMALIZERS, GROWTH = 1_000, 256  # steps of a tokenizer's normalizer; characters that it may make of one
+# steps of a tokenizer's normalizer; characters that it may make of one
+NORMALIZERS = 1_000
+GROWTH = 256
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 ADVICE = "The file is damaged, or was made to exhaust memory."
 REMOVE = "Give the files their usual names, and remove the key."
@@ -165,11 +167,14 @@ def _implausible(folder: Path) -> Iterator[Problem]:
             yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number")
         if type(number) is not int or name.endswith(("_id", "_index")) or not SIZE.search(name):
             continue
-        least, most = -math.inf, max(MAX_NUMBER, widest)
+        least = -math.inf
+        most = max(MAX_NUMBER, widest)
         if name.startswith("the length"):
             most = min(most, LONGEST)
         elif "layers" in name:
-            least, most = 0, max(100, len(shapes))  # layers may share their weights, as in ALBERT
+            # layers may share their weights, as in ALBERT
+            least = 0
+            most = max(100, len(shapes))
         elif "position" in name:
             most = POSITIONS
         if not least <= number <= most:
@@ -220,7 +225,9 @@ def _explodes(normalizer: Any) -> bool:
 
     Replacements multiply where one may match what those before it insert.
     """
-    growth, inserted, steps = 1, "", deque([normalizer])
+    growth = 1
+    inserted = ""
+    steps = deque([normalizer])
     for _ in range(NORMALIZERS):
         if growth > GROWTH or not steps:
             return growth > GROWTH
@@ -228,7 +235,8 @@ def _explodes(normalizer: Any) -> bool:
             continue
         if isinstance(parts := step.get("normalizers"), list):
             steps.extendleft(reversed(parts))
-        text, pattern = str(step.get("content") or step.get("prepend") or ""), step.get("pattern")
+        text = str(step.get("content") or step.get("prepend") or "")
+        pattern = step.get("pattern")
         literal = str(pattern.get("String") or "") if isinstance(pattern, dict) else ""
         longest = len(text) + (not literal)  # an expression may match between two characters, and only insert
         again = not literal or any(character in inserted for character in literal)

@@ -37,7 +37,8 @@ def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: b
 
     options: the type of the task's options, or None where the task is not known. own_metrics: as for `load_recipe`.
     """
-    task, training = data.get("task", {}), data.get("training", {})
+    task = data.get("task", {})
+    training = data.get("training", {})
     rules = (
         *_section_rules(data, task),
         *_loss_rules(task, training, options),
@@ -80,10 +81,12 @@ def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) 
 
 
 def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
-    model, rows = data.get("model", {}), data.get("data", {})
+    model = data.get("model", {})
+    rows = data.get("data", {})
     distillation = data.get("distillation") or {}
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
-    stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
+    stride = task.get("stride", 0)
+    max_length = model.get("max_length", math.inf)
     readers = [reader for _, text in texts_in(rows.get("source")) for reader in by_suffix(suffix_of(text))]
     with suppress(DataError):  # which `format_problems` reports
         readers = [by_name(rows["format"])] if rows.get("format") else readers
@@ -127,7 +130,8 @@ def format_problems(data: Json) -> Iterator[KeyProblem]:
 
 def _loss_rules(task: Json, training: Json, options: type[TaskOptions] | None) -> Iterator[_Rule]:
     """Settings that the loss, or the decisions, of this kind of task do not read."""
-    kind, unsmoothed = task.get("kind"), options.unsmoothed if options else None
+    kind = task.get("kind")
+    unsmoothed = options.unsmoothed if options else None
     for key in ("class_weights", "thresholds", "temperature", "labels") if kind == "regression" else ():
         yield task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", "remove it"
     several = kind in ("multi-label", "regression") and task.get("cutoffs") is not None
@@ -143,7 +147,8 @@ def _loss_rules(task: Json, training: Json, options: type[TaskOptions] | None) -
 
 def _training_rules(data: Json, training: Json, options: type[TaskOptions] | None) -> tuple[_Rule, ...]:
     stated = {key for key, value in data.items() if value is not None}
-    early, folds = "early_stopping" in stated, "folds" in stated
+    early = "early_stopping" in stated
+    folds = "folds" in stated
     kind = find_task(data["task"].get("name"))
     muon = training.get("optim") == "muon"
     model = data.get("model", {})
@@ -182,7 +187,8 @@ def _training_rules(data: Json, training: Json, options: type[TaskOptions] | Non
 
 def _schedule_rules(training: Json) -> Iterator[_Rule]:
     """Numbers of steps that are none, and those that a budget of time leaves open."""
-    by_time, kwargs = training.get("budget") is not None, training.get("lr_scheduler_kwargs") or {}
+    by_time = training.get("budget") is not None
+    kwargs = training.get("lr_scheduler_kwargs") or {}
     shares = {"warmup_steps": training.get("warmup_steps", 0)}
     if isinstance(kwargs, Mapping):
         kwargs = {**(DECAY if training.get("lr_scheduler_type") == "warmup_stable_decay" else {}), **kwargs}
@@ -212,7 +218,8 @@ def _method_rules(data: Json, task: Json, training: Json, options: type[TaskOpti
     method = task.get("method")
     if options is None or method not in options.untrained:
         return
-    what, fix = f"has no effect with task.method {method}", "remove it, or write method: full"
+    what = f"has no effect with task.method {method}"
+    fix = "remove it, or write method: full"
     for section in ("distillation", "early_stopping", "peft", "freeze"):
         yield data.get(section) is not None, section, what, fix
     for key in HEAD:

@@ -21,7 +21,8 @@ def json_schema() -> Json:
 
     With the training fields of the installed transformers.
     """
-    one, several = Recipe.model_json_schema(), MultiTaskRecipe.model_json_schema()
+    one = Recipe.model_json_schema()
+    several = MultiTaskRecipe.model_json_schema()
     definitions = {**one.pop("$defs"), **several.pop("$defs")}
     one["properties"]["training"] = {**training_schema(), "description": one["properties"]["training"]["description"]}
     several["properties"] |= {name: one["properties"][name] for name in SHARED}

@@ -19,7 +19,8 @@ class Report:
 
     def __init__(self, name: str, home: Path = Path()) -> None:
         """name: goes before line numbers; "" for data that come from no file. home: of relative paths in the file."""
-        self.name, self.home = name, home
+        self.name = name
+        self.home = home
         self.document = parse("")
         self._places: dict[KeyPath, int | str] = {(): 1}
         self._spoilt: set[KeyPath] = set()

@@ -88,7 +88,8 @@ def plain_sections(sections: Record) -> tuple[Json, dict[str, Mapping[str, Rows]
 
     "" is the task of a recipe of one. Raises DataError where `data` is none of the forms of `data_section`.
     """
-    plain, rows = Json(), dict[str, Mapping[str, Rows]]()
+    plain = Json()
+    rows = dict[str, Mapping[str, Rows]]()
     for name, value in sections.items():
         if name == "data" and value is not None:
             section, rows[""] = data_section(value)
@@ -97,7 +98,8 @@ def plain_sections(sections: Record) -> tuple[Json, dict[str, Mapping[str, Rows]
             plain["tasks"] = {}
             for task, part in value.items():
                 one, of_part = plain_sections(part) if isinstance(part, Mapping) else (_plain(part), {})
-                plain["tasks"][str(task)], rows[str(task)] = one, of_part.get("", {})
+                plain["tasks"][str(task)] = one
+                rows[str(task)] = of_part.get("", {})
         elif name != "data":
             named = name in _NAMED and isinstance(value, str | os.PathLike)
             plain[str(name)] = {"name": os.fspath(value)} if named else _plain(value)
@@ -112,7 +114,8 @@ def fill_sections(stated: Json, values: Record, report: Report) -> None:
     """
     top = {**Sections.model_fields, **Several.model_fields}
     for name in values.keys() & top.keys():
-        before, value = stated.get(name, {}), values[name]
+        before = stated.get(name, {})
+        value = values[name]
         added = isinstance(before, dict) and isinstance(value, dict) and name != "data"
         if added and name in _NAMED and value.get("name", before.get("name")) != before.get("name"):
             before = {key: kept for key, kept in before.items() if key not in (_NAMED[name] or before)}

@@ -44,7 +44,9 @@ def check_parts(sections: Json, report: Report, check_files: bool, own_metrics: 
 
     "" is the task of a recipe of one. Raises RecipeError with everything that is wrong.
     """
-    entries, problems = {"": Json()}, dict[KeyProblem, None]()  # what the tasks share is reported once
+    # what the tasks share is reported once
+    entries = {"": Json()}
+    problems = dict[KeyProblem, None]()
     if "tasks" in sections:
         own_metrics = False
         entries = {name: entry for name, entry in mapping(sections["tasks"]).items() if isinstance(entry, dict)}

@@ -45,7 +45,8 @@ def resolve_paths(data: Json, folder: Callable[[KeyPath], Path], *, must_exist: 
     paths = [(key, (data.get(key[0]) or {}).get(key[1])) for key in _PATHS]
     columns = [text for _, text in texts_in((data.get("data") or {}).get("columns"))]
     for path, text in chain.from_iterable(texts_in(value, key) for key, value in paths):
-        is_data, is_file = path[0] == "data", len(path) > 2 or path[1] in ("exclude", "relabel")
+        is_data = path[0] == "data"
+        is_file = len(path) > 2 or path[1] in ("exclude", "relabel")
         if path == ("data", "source") and (text == MEMORY or text.startswith("sample:")):
             continue
         absolute = os.path.abspath(os.path.join(folder(path), os.path.expanduser(text)))

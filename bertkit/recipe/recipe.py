@@ -167,7 +167,8 @@ def copied(source: str | Path, target: Path) -> str:
     stated, _, report = _source(source)
     sections = without(stated, set())
     check_parts(stated, report, check_files=False, own_metrics=True)
-    home, paths = os.path.abspath(target.parent), dict[KeyPath, str]()
+    home = os.path.abspath(target.parent)
+    paths = dict[KeyPath, str]()
     entries: list[tuple[KeyPath, Json]] = [((), sections)]
     entries += [(("tasks", name), part) for name, part in mapping(sections.get("tasks")).items()]
     for prefix, entry in entries:

@@ -118,7 +118,8 @@ def _read(text: str) -> dict[str, TrainingField]:
 def _describe_class() -> dict[str, TrainingField]:
     from transformers import TrainingArguments
 
-    hints, fields = get_type_hints(TrainingArguments), dict[str, TrainingField]()
+    hints = get_type_hints(TrainingArguments)
+    fields = dict[str, TrainingField]()
     for field in dataclasses.fields(TrainingArguments):
         about = " ".join(field.metadata.get("help", "").split())
         if field.init and "will be removed in v" not in about:
@@ -133,7 +134,8 @@ def _shape(hint: Any) -> Any:
 
     An enum is the choice of its values, and no other text where the type allows text too. "any": YAML cannot write it.
     """
-    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    kind = get_origin(hint) or hint
+    arguments = get_args(hint)
     if kind is Literal:
         return ["choice", *arguments]
     if kind in (Union, UnionType):
@@ -178,9 +180,11 @@ _KINDS: Json = {"choice": Literal, "union": Union, "list": list, "dict": dict}
 
 def check_training(values: Record, homes: Mapping[str, str]) -> Iterator[KeyProblem]:
     """What is wrong with the names and values of a `training:` section. homes: key -> the section it belongs to."""
-    fields, section = training_fields(), _section()
+    fields = training_fields()
+    section = _section()
     for name, value in values.items():
-        path, text = ("training", name), str(value).lower() if isinstance(value, bool) else short_repr(value)
+        path = ("training", name)
+        text = str(value).lower() if isinstance(value, bool) else short_repr(value)
         if name in DECIDED and name in fields and isinstance(value, bool) and fields[name].default is value:
             continue  # push_to_hub: false asks for nothing
         if name in DECIDED:

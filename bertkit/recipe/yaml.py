@@ -81,7 +81,8 @@ class Document(NamedTuple):
 
 def parse(content: bytes | str) -> Document:
     """Read one YAML 1.2 document. Raises nothing: what is wrong is in `faults`."""
-    reader, data = _Reader(), None
+    reader = _Reader()
+    data = None
     try:
         data = reader.document(content.encode(errors="surrogatepass") if isinstance(content, str) else content)
     except _Stop:
@@ -150,7 +151,8 @@ class _Reader:
         self.faults: list[tuple[int, str, str]] = []
         self.spoilt: set[KeyPath] = set()
         self.spans: dict[KeyPath, tuple[int, int]] = {}
-        self.line, self.text = 1, ""
+        self.line = 1
+        self.text = ""
 
     def document(self, content: bytes) -> Any:
         if len(content) > MAX_BYTES:
@@ -186,7 +188,8 @@ class _Reader:
         return f"YAML syntax: {problem[:200]}" + (f" (started in line {start})" if start != self.line else ""), ""
 
     def only_document(self) -> Any:
-        data, documents = None, 0
+        data = None
+        documents = 0
         for event in self.events:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
@@ -240,7 +243,8 @@ class _Reader:
         items: Json = {}
         children = self.children()
         for event in children:
-            line, key = self.line, self.key(event, path)
+            line = self.line
+            key = self.key(event, path)
             here = (*path, "?" if key is None else key)
             if key in items:
                 self.fault(f"{dotted(here)}: written twice, in lines {self.lines[here]} and {line}", "keep one")
@@ -252,7 +256,8 @@ class _Reader:
 
     def key(self, event: Any, path: KeyPath) -> str | None:
         """The key as it is written, so that 0 and true are text; None with a fault."""
-        faults, line = len(self.faults), self.line
+        faults = len(self.faults)
+        line = self.line
         self.node(event, (*path, "?"))
         self.line = line
         if isinstance(event, CollectionStartEvent):

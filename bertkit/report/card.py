@@ -23,7 +23,8 @@ from bertkit.sections import MEMORY
 from bertkit.tasks import Usage, get_task
 from bertkit.text import columns, printable
 
-BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
+BEGIN = "<!-- bertkit: yours -->"
+END = "<!-- bertkit: end -->"
 YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOTALL)
 FRONT = re.compile(r"\A\s*---\n.*?^---$", re.MULTILINE | re.DOTALL)
 LEADERBOARD = ".eval_results/bertkit.yaml"  # beside the card
@@ -41,7 +42,8 @@ def write_card(run: Run, repo_id: str | None = None) -> Path:
     path = run.model / "README.md"
     with damage_as_error(run.folder):
         facts = read_facts(run.folder)
-        text, scored = card(facts, repo_id), leaderboard(facts)
+        text = card(facts, repo_id)
+        scored = leaderboard(facts)
         text.encode()  # fails on lone surrogates
     if path.is_file():
         text = with_yours(text, yours(path.read_text(encoding="utf-8"), str(path)))
@@ -78,7 +80,8 @@ def with_yours(text: str, written: str) -> str:
 
 def card(facts: Facts, repo_id: str | None = None) -> str:
     """The card's text, without what people wrote. Raises ModelError if a fact is missing."""
-    hub, results = facts.recipe.hub, facts.results
+    hub = facts.recipe.hub
+    results = facts.results
     name = repo_id or (hub.repo_id if hub else None)
     # The page is Markdown: these filters of the template escape what comes from the data, not Jinja's autoescape.
     markdown = library().overlay(autoescape=False, lstrip_blocks=False, keep_trailing_newline=True)
@@ -106,8 +109,10 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
     """The Hub's metadata, as YAML: https://huggingface.co/docs/hub/model-cards."""
     hub = facts.recipe.hub
     usage = usage_of(facts)
-    tag, vectors = usage.tag, "sentence_transformers" in usage.plain
-    base, data = hub_id(facts.recipe.model.name), hub_id(facts.recipe.data.source)
+    tag = usage.tag
+    vectors = "sentence_transformers" in usage.plain
+    base = hub_id(facts.recipe.model.name)
+    data = hub_id(facts.recipe.data.source)
     results = list(_results(facts, tag or facts.task))
     return ModelCardData(
         base_model=base,
@@ -126,7 +131,9 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
 
 def leaderboard(facts: Facts) -> str:
     """The headline on test, as https://huggingface.co/docs/hub/eval-results has it; empty without `hub.benchmark`."""
-    hub, data, test = facts.recipe.hub, facts.recipe.data, facts.results["splits"].get("test")
+    hub = facts.recipe.hub
+    data = facts.recipe.data
+    test = facts.results["splits"].get("test")
     if not (hub and hub.benchmark):
         return ""
     if not test:
@@ -173,7 +180,8 @@ def hub_id(name: object) -> str | None:
 
 
 def _title(facts: Facts) -> str:
-    model, data = facts.recipe.model.title, facts.recipe.data.source
+    model = facts.recipe.model.title
+    data = facts.recipe.data.source
     return f"{report_sections.published(model)} on {report_sections.published(data)}"
 
 

@@ -41,7 +41,8 @@ def lead(facts: Sequence[Facts], titles: Sequence[str], pairs: Sequence[Pair]) -
     """Which of two runs is better, or which of several have the best headline, if they share one."""
     if len(pairs) == 1 and pairs[0].units:
         return pairs[0].verdict
-    metric, split = facts[0].headline, facts[0].split
+    metric = facts[0].headline
+    split = facts[0].split
     if any((each.headline, each.split) != (metric, split) for each in facts):
         return "These runs were not scored by the same metric on the same split, so none is called the best."
     scores = [each.scores["metrics"][metric] for each in facts]

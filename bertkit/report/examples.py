@@ -46,7 +46,8 @@ def write_explanations(folder: Path) -> Path:
     of at most 128 tokens; none for a task whose answers are not explained.
     Raises ModelError for a folder that is not a finished run.
     """
-    facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
+    facts = read_facts(folder)
+    predictor = require_torch_model(load(folder), folder)
     examples = []
     # Out of fold are answers of models that are gone; the run's own has learned these rows.
     if targets_of(predictor.task) and facts.split != OUT_OF_FOLD:
@@ -80,7 +81,8 @@ def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
     wrong = mistakes(facts)
     if wrong is None:
         return
-    numbers, by_distance = [each.row for each in wrong.every], wrong.measure in DISTANCES
+    numbers = [each.row for each in wrong.every]
+    by_distance = wrong.measure in DISTANCES
     near = max(1, len(numbers) // 2) if by_distance else len(numbers)
     # Of a ranking: why did the first document come first?
     first = {query.number: query.found[0][0] for query in queries(facts)} if is_ranked(facts) else None

@@ -92,9 +92,11 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     run = Run(Path(folder))
     if not run.finished:
         raise ModelError(run.folder, "is not a finished run: it has no results.json", "Resume its training.")
-    recipe, results = run.recipe, _mapping(run.folder / "results.json", RESULTS)
+    recipe = run.recipe
+    results = _mapping(run.folder / "results.json", RESULTS)
     settings = _mapping(run.model / "config.json", ("bertkit",))["bertkit"]
-    task, calibrated = get_task(settings["task"]["name"]), settings.get("calibration") or {}
+    task = get_task(settings["task"]["name"])
+    calibrated = settings.get("calibration") or {}
     try:
         options = dict(task.Options.model_validate(settings["task"] | calibrated.get("before", {})))
     except ValidationError as error:
@@ -109,7 +111,8 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
 
     data = dict(_mapping(run.folder / "data.json", DATA))
     data["findings"] = [{**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]]
-    explanations, crf = run.folder / "explanations.json", run.model / "crf.safetensors"
+    explanations = run.folder / "explanations.json"
+    crf = run.model / "crf.safetensors"
     weights = sorted([*run.model.glob("*.safetensors"), *run.model.glob("[0-9]_*/*.safetensors")])
     return Facts(
         name=run.folder.resolve().name,
@@ -134,7 +137,8 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
 def damage_as_error(folder: str | Path) -> AbstractContextManager[None]:
     """Within the block, values of another type or shape than those that bertkit writes raise a ModelError."""
     kinds = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
-    what, fix = "one of its files has unexpected content", f"{EDITED} Otherwise please report a bug of bertkit."
+    what = "one of its files has unexpected content"
+    fix = f"{EDITED} Otherwise please report a bug of bertkit."
     return translated((*kinds, TemplateError), ModelError, str(folder), what, fix)
 
 

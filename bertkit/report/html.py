@@ -40,7 +40,8 @@ def write_report(run: str | Path, output: str | Path | None = None) -> Path:
     table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
     with damage_as_error(run):
         facts = read_facts(run)
-        wrong, beside = mistakes(facts), not is_special(path)
+        wrong = mistakes(facts)
+        beside = not is_special(path)
         page = report(facts, wrong, table.name if beside else "")
         if wrong and beside:
             write_mistakes(facts, wrong, table)
@@ -85,7 +86,8 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
     """
     if len(runs) < 2:
         raise UserError("runs", "one run cannot be compared", "Name two or more.")
-    path, facts = Path(output or "comparison.html"), []
+    path = Path(output or "comparison.html")
+    facts = []
     for run in runs:
         with damage_as_error(run):
             facts.append(read_facts(run))

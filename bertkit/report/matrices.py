@@ -53,7 +53,9 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
     linked = {(each.gold, each.answer) for each in mistakes.top} if mistakes else set[Pair]()
 
     def cell(gold: int, predicted: int) -> Cell:
-        count, pair, right = int(counts[gold, predicted]), (names[gold], names[predicted]), gold == predicted
+        count = int(counts[gold, predicted])
+        pair = (names[gold], names[predicted])
+        right = gold == predicted
         if not count:
             return Cell()
         title = f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[gold, predicted]:.1%})"
@@ -70,7 +72,8 @@ def confused(facts: Facts) -> Lines:
     names, counts = _counts(facts)
     if len(names) <= MAX_NUMBERS:
         return []
-    wrong, shares = counts * (1 - np.eye(len(names), dtype=np.int64)), _shares(counts)
+    wrong = counts * (1 - np.eye(len(names), dtype=np.int64))
+    shares = _shares(counts)
     gold, predicted = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:MAX_FREQUENT], wrong.shape)
     pairs = [(i, j) for i, j in zip(gold, predicted, strict=True) if wrong[i, j]]
     rows = [[names[i], names[j], f"{wrong[i, j]:,}", f"{shares[i, j]:.1%}"] for i, j in pairs]
@@ -93,7 +96,8 @@ def transitions(facts: Facts) -> Matrix | None:
     """The scores that a CRF learned for one tag after another, in nats; None without a CRF, or for many tags."""
     if facts.transitions is None or len(facts.options["tags"]) > MAX_NUMBERS:
         return None
-    names, largest = list(facts.options["tags"]), max(np.abs(facts.transitions).max(), 1e-9)
+    names = list(facts.options["tags"])
+    largest = max(np.abs(facts.transitions).max(), 1e-9)
 
     def cells(name: str, row: Sequence[float]) -> Iterator[Cell]:
         for after, score in zip(names, row, strict=True):

@@ -130,14 +130,16 @@ def _labels(facts: Facts) -> Mistakes:
 
 
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
-    gold, answer = label_of(facts, row["label"]), row["answer"]
+    gold = label_of(facts, row["label"])
+    answer = row["answer"]
     predicted = answer["label"] or NONE
     return Mistake(number, gold, predicted, answer["score"], _texts(facts, row)) if predicted != gold else None
 
 
 def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
     """Measured by the most confident wrong decision about one label."""
-    gold, predicted = {label_of(facts, value) for value in row["labels"]}, set(row["answer"]["labels"])
+    gold = {label_of(facts, value) for value in row["labels"]}
+    predicted = set(row["answer"]["labels"])
     if gold == predicted:
         return None
     scores = row["answer"]["scores"]
@@ -150,7 +152,9 @@ def _off(facts: Facts, measure: str, distances: Sequence[float]) -> Mistakes:
     """Every row that is any distance off."""
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
-        gold, predicted, distance = f"{target(row):g}", f"{row['answer']['score']:.3f}", distances[number - 1]
+        gold = f"{target(row):g}"
+        predicted = f"{row['answer']['score']:.3f}"
+        distance = distances[number - 1]
         return Mistake(number, gold, predicted, distance, _texts(facts, row)) if distance else None
 
     return _by_row(facts, measure, find)
@@ -160,7 +164,8 @@ def _ranks_apart(facts: Facts) -> Mistakes:
     """Targets and scores have different scales, so their ranks are compared."""
     from scipy.stats import rankdata
 
-    gold, predicted = rankdata([target(r) for r in facts.rows]), rankdata([r["answer"]["score"] for r in facts.rows])
+    gold = rankdata([target(r) for r in facts.rows])
+    predicted = rankdata([r["answer"]["score"] for r in facts.rows])
     return _off(facts, "ranks apart", abs(gold - predicted).tolist())
 
 
@@ -169,7 +174,8 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
 
     Where tags are labels of words, the words that differ.
     """
-    words, scheme = row["answer"]["words"], facts.options.get("scheme", "BIO")
+    words = row["answer"]["words"]
+    scheme = facts.options.get("scheme", "BIO")
     gold = tagging.labelled(row["tags"], scheme)
     predicted = tagging.labelled([word["tag"] for word in words], scheme)
     if row.get("spans") is not None:
@@ -182,7 +188,8 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     missed = [words[entity[1]]["score"] for entity in gold if entity not in right]
     if "entities" not in row["answer"]:
         gold, predicted = [[each for each in side if each not in right] for side in (gold, predicted)]
-    text, places = text_of(row), [(word["start"], word["end"]) for word in words]
+    text = text_of(row)
+    places = [(word["start"], word["end"]) for word in words]
     of_gold = _tagged(text, places, gold, predicted, "missed")
     of_predicted = _tagged(text, places, predicted, gold, "wrong")
     lines = ("gold", of_gold), ("predicted", of_predicted)
@@ -204,10 +211,12 @@ def _tagged(
 
     One that cuts a word is drawn as the whole word, and one that shares a word with an earlier one is not drawn.
     """
-    parts, done = list[Span](), 0
+    parts = list[Span]()
+    done = 0
     for entity in entities:
         kind, first, end = entity[:3]
-        start, stop = places[first][0], places[end - 1][1]
+        start = places[first][0]
+        stop = places[end - 1][1]
         if start < done:
             continue
         parts += [Span(text[done:start])] if start > done else []
@@ -223,14 +232,16 @@ def _questions(facts: Facts) -> Mistakes:
 
 
 def _question(rule: Rule, facts: Facts, number: int, row: Row) -> Mistake | None:
-    answer, gold = row["answer"], row["answers"]
+    answer = row["answer"]
+    gold = row["answers"]
     if rule.scores(answer["answer"], gold["text"])[0]:
         return None
     spans = {(start, start + len(text)) for text, start in zip(gold["text"], gold["answer_start"], strict=True)}
     predicted = {(answer["start"], answer["end"])} if answer["answer"] else set[tuple[int, int]]()
     best = [f"{shortened(each['answer'], 80)} {each['score']:.2f}" for each in answer["n_best"][:5]]
     best += [f"no answer {answer['null_score']:.2f}"] if answer["null_score"] else []
-    right, wrong = " | ".join(dict.fromkeys(gold["text"])) or NONE, answer["answer"] or NONE
+    right = " | ".join(dict.fromkeys(gold["text"])) or NONE
+    wrong = answer["answer"] or NONE
     lines = (("context", marked_spans(row["context"], spans, predicted)),)
     notes = (f"n-best: {'; '.join(best)}",) if best else ()
     return Mistake(number, right, wrong, answer["score"], (shortened(row["question"]),), lines, notes)
@@ -257,7 +268,8 @@ def _pairs(facts: Facts) -> Mistakes:
 
 
 def _outranked(facts: Facts, number: int, row: Row) -> Mistake | None:
-    rank, score = row["answer"]["rank"], row["answer"]["score"]
+    rank = row["answer"]["rank"]
+    score = row["answer"]["score"]
     return Mistake(number, "rank 1", f"rank {rank}, cosine {score:.3f}", rank, _texts(facts, row)) if rank > 1 else None
 
 

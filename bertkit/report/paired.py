@@ -147,7 +147,8 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
     elif any(left) and is_ranked(first):  # a rank depends on all documents
         refused = f"they ranked different documents ({sides} differ)"
     if refused:
-        pairs, about = [], f"{names[0]} and {names[1]} cannot be compared: {refused}."
+        pairs = []
+        about = f"{names[0]} and {names[1]} cannot be compared: {refused}."
     a, b = zip(*pairs, strict=True) if pairs else ((), ())
     return replace(first, rows=a), replace(second, rows=b), about
 
@@ -206,7 +207,9 @@ def _compared(
     facts: Facts, number: int, first: Outcome, second: Outcome, exact: bool, names: tuple[str, str]
 ) -> Compared:
     """Both answers to a row. exact: whether they are right or wrong, and not better or worse."""
-    row, gap, gold = facts.rows[number - 1], second.quality - first.quality, first.gold or second.gold
+    row = facts.rows[number - 1]
+    gap = second.quality - first.quality
+    gold = first.gold or second.gold
     differs = bool(gap) or (exact and first.answer != second.answer)
     if gap:
         better = names[gap > 0]
@@ -216,5 +219,6 @@ def _compared(
     else:
         kind = "both are right" if exact else "both are equally good"
     texts = (row["query"],) if is_ranked(facts) else facts.schema.shown(row).values()
-    answers, shown = (first.answer or gold, second.answer or gold), tuple(shortened(t, MAX_CHARACTERS) for t in texts)
+    answers = (first.answer or gold, second.answer or gold)
+    shown = tuple(shortened(t, MAX_CHARACTERS) for t in texts)
     return Compared(kind, differs, abs(gap), place_of(row), gold, answers, shown)

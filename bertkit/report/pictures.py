@@ -20,7 +20,9 @@ from bertkit.evaluation import calibration
 
 Points = Sequence[tuple[float, float]]
 
-INK, FAINT = "#010101", "#020202"  # placeholders, which `to_svg` replaces by names of the page's colours
+# placeholders, which `to_svg` replaces by names of the page's colours
+INK = "#010101"
+FAINT = "#020202"
 SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
 NAMES = {INK: "ink", FAINT: "faint", **{color: f"s{place}" for place, color in enumerate(SERIES, 1)}}
 DASHES = ("-", "--", ":", "-.")
@@ -61,7 +63,8 @@ def curves(
     figure, axes = _axes("step", title)
     for place, (name, points) in enumerate(lines.items()):
         steps, values = zip(*points, strict=True)
-        color, dash = SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
+        color = SERIES[place % len(SERIES)]
+        dash = DASHES[place % len(DASHES)]
         few = MARKS[place % len(MARKS)] if len(points) < 15 else ""
         axes.plot(steps, values, dash, color=color, marker=few, markersize=3.5, linewidth=1.6, label=name)
         best = marked.get(name)
@@ -86,7 +89,8 @@ def _limit(axes: Any, values: Sequence[float], score: bool) -> bool:
     A score from -1 to 1 gets a range in whole tenths, at least two of them; other values start at 0, unless they are
     far from it.
     """
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     if score and low >= -1 and high <= 1:
         tenths = np.floor(low * 10) / 10, np.ceil(high * 10) / 10
         bottom = max(min(tenths[0], tenths[1] - 0.2), 0 if low >= 0 else -1)
@@ -130,9 +134,12 @@ def scores(
 def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture:
     """Accuracy by confidence (Guo et al. 2017). decisions: as those of `Graded`."""
     figure, axes = _axes("confidence", "accuracy", height=3.9)
-    errors, least, sizes = [], 1.0, set[int]()
+    errors = []
+    least = 1.0
+    sizes = set[int]()
     for name, pair in decisions.items():
-        error, bins = calibration.expected_calibration_error(*pair), calibration.reliability(*pair)
+        error = calibration.expected_calibration_error(*pair)
+        bins = calibration.reliability(*pair)
         counts, confidence, accuracy, bounds = map(np.array, zip(*bins, strict=True))
         errors.append(f"{name} calibration the expected calibration error is {error:.3f}")
         style = (
@@ -141,7 +148,8 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
         reach = np.abs(bounds.T - accuracy)
         label = f"{name} calibration, ECE {error:.3f}"
         axes.errorbar(confidence, accuracy, reach, markersize=5, linewidth=1.4, elinewidth=1, label=label, **style)
-        least, sizes = min(least, confidence.min(), bounds.min()), sizes | {*counts.tolist()}
+        least = min(least, confidence.min(), bounds.min())
+        sizes = sizes | {*counts.tolist()}
     ends = (np.floor(least * 10) / 10 - 0.02, 1.02)
     axes.plot(ends, ends, ":", color=FAINT, linewidth=1, zorder=0)
     axes.set(xlim=ends, ylim=ends)

@@ -56,8 +56,10 @@ def trained(facts: Facts) -> str:
     """What was trained on what, in one line."""
     method = str(facts.options.get("method"))
     verb = "pretrained" if facts.schema.corpus else f"{LEARNED.get(method, 'fine-tuned')} for {facts.task}"
-    model, data = published(facts.recipe.model.title), published(facts.recipe.data.source)
-    outcomes, rows = facts.results["seeds"], facts.data["rows"].get("train")
+    model = published(facts.recipe.model.title)
+    data = published(facts.recipe.data.source)
+    outcomes = facts.results["seeds"]
+    rows = facts.data["rows"].get("train")
     on = f"{data} ({rows:,} training rows)" if rows else data
     if others := facts.results.get("trained_with"):
         on += f", with an encoder shared with {', '.join(others)} (multi-task learning)"
@@ -70,7 +72,9 @@ def trained(facts: Facts) -> str:
 
 def headline(facts: Facts) -> Headline:
     """The selection metric on the reported split, next to the best baseline."""
-    name, split, scores = facts.headline, facts.split, facts.scores
+    name = facts.headline
+    split = facts.split
+    scores = facts.scores
     selected = split == "validation" and any(each["best_step"] for each in facts.results["seeds"])
     on = f"{counted(scores['rows'], 'row')}" + (", which also selected the checkpoint" if selected else "")
     baseline = best_baseline(facts.results, split)
@@ -113,7 +117,8 @@ def score_rows(facts: Facts) -> Lines:
     others = list(dict.fromkeys(name for each in baselines.values() for name in each))
     rows = [["split", "metric", "this model", "95 % interval", *others]]
     for split, scores in sorted(facts.results["splits"].items(), key=lambda each: each[0] != facts.split):
-        metrics, theirs = scores["metrics"], baselines.get(split, {})
+        metrics = scores["metrics"]
+        theirs = baselines.get(split, {})
         for name in overall_metrics(metrics, facts.headline):
             cells = [number(metrics[name]), interval(scores["intervals"].get(name))]
             rows.append([split, name, *cells, *(number(theirs.get(other, {}).get(name)) for other in others)])
@@ -122,7 +127,9 @@ def score_rows(facts: Facts) -> Lines:
 
 def seed_rows(facts: Facts) -> Lines:
     """The scores of each seed, and their mean with its standard deviation; the first row is the header."""
-    name, seeds, over = facts.headline, facts.results["seeds"], over_seeds(facts.results)
+    name = facts.headline
+    seeds = facts.results["seeds"]
+    over = over_seeds(facts.results)
     splits = list(seeds[0]["metrics"])
     rows = [["seed", *(f"{name}, {split}" for split in splits), "best step", "steps", "seconds"]]
     for each in seeds:
@@ -144,7 +151,8 @@ def fold_rows(facts: Facts) -> Lines:
 
 def split_rows(facts: Facts) -> Lines:
     """The number of rows of each split, and their digest; the first row is the header."""
-    rows, digests = facts.data["rows"], facts.data["fingerprints"]
+    rows = facts.data["rows"]
+    digests = facts.data["fingerprints"]
     return [["split", "rows", "sha256"], *([name, f"{rows[name]:,}", digests[name]] for name in rows)]
 
 
@@ -176,7 +184,9 @@ def label_rows(facts: Facts) -> Lines:
 
     The threshold only where labels have thresholds of their own. Empty without labels.
     """
-    metrics, bounds, own = facts.scores["metrics"], facts.scores["intervals"], label_thresholds(facts.options)
+    metrics = facts.scores["metrics"]
+    bounds = facts.scores["intervals"]
+    own = label_thresholds(facts.options)
     rows = [["label", "support", *(["threshold"] if own else []), "precision", "recall", "F1", "95 % interval of F1"]]
     for name, count in sorted(support(facts).items(), key=lambda each: -(each[1] or 0)):
         few = " few" if count is not None and count < MIN_ROWS else ""
@@ -233,7 +243,8 @@ def calibrated_later(facts: Facts) -> list[Finding]:
 
 def overview(facts: Facts) -> Picture | None:
     """The headline on each split with its interval, compared with baselines and the recipe's expected range."""
-    name, others = facts.headline, _baselines(facts, facts.split)
+    name = facts.headline
+    others = _baselines(facts, facts.split)
     return pictures.scores(name, facts.results["splits"], others, (facts.results["expected"] or {}).get(name))
 
 
@@ -251,10 +262,12 @@ def reliability(facts: Facts) -> Picture | None:
 
 def training(facts: Facts) -> list[Picture]:
     """The curves of loss and headline, and in pretraining of every metric, that were logged often enough."""
-    headline, seeds = f"eval_{facts.headline}", facts.results["seeds"]
+    headline = f"eval_{facts.headline}"
+    seeds = facts.results["seeds"]
     best = {f"seed {each['seed']}": each["best_step"] for each in seeds if each["best_step"]}
     others = [key for event in facts.log for key in event if facts.schema.corpus and key.startswith("eval_")]
-    drawn, known = [], _baselines(facts, "validation")
+    drawn = []
+    known = _baselines(facts, "validation")
     for name in dict.fromkeys(("loss", headline, *others)):
         lines = {f"seed {each['seed']}": points_of(facts, name, each["seed"]) for each in seeds}
         of_headline = (best, known) if name == headline else ()

@@ -37,7 +37,8 @@ def over_seeds(results: Record) -> dict[str, str]:
 
 def over_folds(results: Record) -> str:
     """Mean ± standard deviation of the headline over folds, and its pooled score; empty without folds."""
-    name, folds = results["headline"], results.get("folds")
+    name = results["headline"]
+    folds = results.get("folds")
     if not folds:
         return ""
     pooled, bounds = (results["splits"][OUT_OF_FOLD][kind].get(name) for kind in ("metrics", "intervals"))
@@ -47,7 +48,8 @@ def over_folds(results: Record) -> str:
 
 def mean_of_folds(results: Record) -> str:
     """Mean ± standard deviation of the headline over folds, or a dash."""
-    name, folds = results["headline"], results["folds"]
+    name = results["headline"]
+    folds = results["folds"]
     return f"{folds['mean'][name]:.4f} ± {folds['sd'][name]:.4f}" if name in folds["mean"] else "–"
 
 
@@ -63,7 +65,8 @@ def interval(bounds: Sequence[float] | None) -> str:
 
 def baselines_table(results: Record, split: str) -> str:
     """The first four overall metrics on a split, with intervals, next to those of the baselines."""
-    scores, baselines = results["splits"][split], results["baselines"].get(split, {})
+    scores = results["splits"][split]
+    baselines = results["baselines"].get(split, {})
     own = "models of folds" if split == OUT_OF_FOLD else "this model"
     rows = [[f"{split} ({counted(scores['rows'], 'row')})", own, "95 % interval", *baselines]]
     for name in overall_metrics(scores["metrics"], results["headline"])[:4]:
@@ -111,7 +114,8 @@ def calibration_table(calibration: Record) -> str:
 
 def _changed(now: Record, name: str) -> str:
     """A number, after what it was before where that differs."""
-    before, after = number(now["before"][name]), number(now[name])
+    before = number(now["before"][name])
+    after = number(now[name])
     return after if before == after else f"{before} → {after}"
 
 
@@ -160,6 +164,7 @@ def first_to_try(folder: Path) -> str:
     from bertkit.models.encoder import load_tokenizer
 
     settled = read_json(folder / "model" / "config.json")["bertkit"]["task"]
-    task, pair = get_task(settled["name"]), settled.get("pair")
+    task = get_task(settled["name"])
+    pair = settled.get("pair")
     reads = [names for names in task.schema.inputs if pair is None or pair == ("text_b" in names)]
     return example(folder, task, reads, load_tokenizer(folder / "model").mask_token)

@@ -13,7 +13,9 @@ from bertkit.text import Record, counted, part_of
 MIN_ROWS = 20  # rows: scores from fewer say little
 # BLEU's tokens of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
 LENGTHS = (0.8, 1.25)
-ONE_LABEL, MACRO = 0.9, "f1_macro"  # share of rows that one label has, from which on this metric takes accuracy's place
+# share of rows that one label has, from which on this metric takes accuracy's place
+ONE_LABEL = 0.9
+MACRO = "f1_macro"
 WITHOUT_THRESHOLD = ("roc_auc", "average_precision")  # metrics of the order of scores
 MAX_ECE = 0.1  # of scores that may be read as probabilities
 BASELINES = {
@@ -88,8 +90,10 @@ def compared(results: Record, split: str, metric: str) -> Comparison | None:
     Only a model has an interval; its baseline is taken to be as uncertain and independent of it, so that a difference
     is clear if it is larger than √2 times the half of the interval on the baseline's side.
     """
-    scores, best = results["splits"][split], best_baseline(results, split, metric)
-    score, bounds = scores["metrics"].get(metric), scores["intervals"].get(metric)
+    scores = results["splits"][split]
+    best = best_baseline(results, split, metric)
+    score = scores["metrics"].get(metric)
+    bounds = scores["intervals"].get(metric)
     if best is None or score is None:
         return None
     ours = _of_folds(results, split, metric)
@@ -104,7 +108,8 @@ def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
     `compared`. Where a metric without a threshold says the opposite, so does the verdict. findings: of the data.
     """
     split = reported_split(results)
-    name, scores = followed(results, split), results["splits"][split]
+    name = followed(results, split)
+    scores = results["splits"][split]
     if split == "train":
         return Verdict("bad", "Scored on its own training rows: this says nothing about new texts.")
     if scores["metrics"][name] is None:
@@ -146,7 +151,8 @@ def _of_folds(results: Record, split: str, metric: str) -> Any:
 
 def score_findings(results: Record) -> Iterator[Finding]:
     """Scores that say little or mislead, baselines that are at least as good, and scores outside the expected range."""
-    name, baselines = followed(results, reported_split(results)), results["baselines"]
+    name = followed(results, reported_split(results))
+    baselines = results["baselines"]
     if reported_split(results) == "train":
         fix = "Hold rows out, for example with data.validation=0.1."
         yield Finding("severe", "these scores are on training rows", fix)
@@ -190,7 +196,8 @@ def _lengths(split: str, scores: Record) -> Iterator[Finding]:
     """How long generated texts are."""
     if "length_ratio" not in scores:
         return
-    ratio, unfinished = scores["length_ratio"], scores["unfinished"]
+    ratio = scores["length_ratio"]
+    unfinished = scores["unfinished"]
     what = f"{split}: generated texts have {ratio:.2f} times the length of their targets"
     fix = "Train longer, or generate with beams."
     yield note(what) if LENGTHS[0] <= ratio <= LENGTHS[1] else warn(what, fix)

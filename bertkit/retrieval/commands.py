@@ -87,12 +87,15 @@ def index(
     >>> bertkit.index("runs/retriever", "articles.store", "articles.jsonl").passages
     2
     """
-    opened, encoder = Store.open(store) if delete else None, None
+    opened = Store.open(store) if delete else None
+    encoder = None
     rows: Iterator[tuple[int, Json]] = iter(())
     prefix = ""
     if documents is not None:
-        documents, spec = Path(documents), parse_layout(overrides)
-        prefix, rows = reader_of(documents, spec).prefix(str(documents)), read_rows(documents, spec)
+        documents = Path(documents)
+        spec = parse_layout(overrides)
+        prefix = reader_of(documents, spec).prefix(str(documents))
+        rows = read_rows(documents, spec)
         rows = chain([next(rows)], rows)
         encoder = dual_encoder(fspath(source))
         opened = Store.open(store, encoder)
@@ -181,7 +184,8 @@ def search_file(
     """
     if output:
         require_suffix(output, ".jsonl")
-    rows, problems = list(read_texts(file, parse_layout(overrides), column)), Problems()
+    rows = list(read_texts(file, parse_layout(overrides), column))
+    problems = Problems()
     for each in rows:
         if HITS in each.row:
             problems.add(each.where, f"has a column `{HITS}` already", "Rename it.", kind=HITS)

@@ -19,7 +19,9 @@ RESERVED = ("id", "text", "title", *HIDDEN)
 SCALARS = {pa.bool_(): "true or false", pa.int64(): "whole numbers", pa.float64(): "numbers", pa.string(): "text"}
 TYPE_NAMES = SCALARS | {pa.list_(kind): f"lists of {name}" for kind, name in SCALARS.items()}
 _WIDER = {pa.int64(): pa.float64(), pa.list_(pa.int64()): pa.list_(pa.float64())}  # which holds both
-_BATCH, _PAGE = 512, 2000  # pages that are encoded and written in one step; characters of a page
+# pages that are encoded and written in one step; characters of a page
+_BATCH = 512
+_PAGE = 2000
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ def read_documents(rows: Iterable[tuple[str, Record]], seen: FirstSeen) -> Itera
     Nothing is yielded after the first bad row, but the rest is still checked.
     Raises DataError: no id, no text, values of unsupported types, an id with two contents.
     """
-    problems, batch, pages = Problems(), list[Document](), 0
+    problems = Problems()
+    batch = list[Document]()
+    pages = 0
     for where, row in rows:
         if (document := _document(where, row, problems)) is None:
             continue
@@ -54,7 +58,8 @@ def read_documents(rows: Iterable[tuple[str, Record]], seen: FirstSeen) -> Itera
             pages += 1 + len(document.text) // _PAGE
         if pages >= _BATCH:
             yield batch
-            batch, pages = [], 0
+            batch = []
+            pages = 0
     problems.raise_if_any()
     if batch:
         yield batch
@@ -65,7 +70,8 @@ def new_columns(batch: Sequence[Document], known: Mapping[str, pa.DataType]) -> 
 
     Raises DataError with the rows that hold another type.
     """
-    problems, new = Problems(), dict[str, pa.DataType]()
+    problems = Problems()
+    new = dict[str, pa.DataType]()
     for document in batch:
         for name, value in document.metadata.items():
             kind = _type_of(value)
@@ -81,7 +87,8 @@ def new_columns(batch: Sequence[Document], known: Mapping[str, pa.DataType]) -> 
 
 def _document(where: str, row: Record, problems: Problems) -> Document | None:
     """None, and problems, for a bad row."""
-    key, wrong = "id" if "id" in row else "_id", list[str]()
+    key = "id" if "id" in row else "_id"
+    wrong = list[str]()
     given, title, text = map(row.get, (key, "title", "text"))
     name = ""
     try:
@@ -110,7 +117,8 @@ def _document(where: str, row: Record, problems: Problems) -> Document | None:
         problems.add(where, what)
     if wrong:
         return None
-    title, text = _clean(title or ""), _clean(text or "")
+    title = _clean(title or "")
+    text = _clean(text or "")
     content = json.dumps([title, text, sorted(metadata.items())])
     digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     return Document(where, _clean(name), title, text, metadata, digest, not f"{title}{text}".strip())

@@ -21,7 +21,9 @@ Columns = Mapping[str, pa.DataType]
 
 ORDERED = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 SIGNS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
-MAX_VALUES, MAX_CHARACTERS = 100, 1000  # of a filter; of a text in it
+# of a filter; of a text in it
+MAX_VALUES = 100
+MAX_CHARACTERS = 1000
 EXAMPLE = 'For example {"lang": "en", "year": {"gte": 2020}}, on the command line lang=en and year>=2020.'
 
 
@@ -64,7 +66,8 @@ def to_sql(filter: Filter, columns: Columns) -> str | None:
 
     parts = []
     for name, sign, values in tests:
-        column, options = col(name), [lit(_typed(value, _item(columns[name]))) for value in values]
+        column = col(name)
+        options = [lit(_typed(value, _item(columns[name]))) for value in values]
         if sign in ORDERED:
             part = ORDERED[sign](column, options[0]).to_sql()
         elif pa.types.is_list(columns[name]):

@@ -19,7 +19,9 @@ from bertkit.inference.progress import progress
 from bertkit.retrieval.vector_models import DualEncoder, dual_encoder
 from bertkit.text import Json
 
-BLOCK, MOST_SCORES = 4096, 2**24  # documents, and scores, in memory at a time
+# documents, and scores, in memory at a time
+BLOCK = 4096
+MOST_SCORES = 2**24
 Form = Literal["negatives", "candidates"]
 
 
@@ -54,11 +56,13 @@ def mine(
     >>> mined.rows >= mined.queries
     True
     """
-    output, folder = Path(output), Path(data)
+    output = Path(output)
+    folder = Path(data)
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
         raise DataError("", f"count {count}, skip {skip}: at least 1 and 0 are required")
-    beir, model = read_beir(folder), dual_encoder(fspath(source))
+    beir = read_beir(folder)
+    model = dual_encoder(fspath(source))
     if split not in beir.qrels:
         raise DataError(folder, f"no {split} split; available: {', '.join(beir.qrels)}")
     judged = beir.qrels[split]
@@ -68,7 +72,9 @@ def mine(
     same = Counter(texts.values())
     most = 1 + max(sum(same[text] for text in known) for known in answers)
     ranked = nearest(model, [beir.queries[query] for query in judged], texts, count + skip + most)
-    rows, mined, idle = 0, list[int](), 0
+    rows = 0
+    mined = list[int]()
+    idle = 0
     with written_aside(output) as file:
         for (query, grades), known, near in zip(judged.items(), answers, ranked, strict=True):
             others = [name for name in near if name != query and texts[name] not in known][skip : skip + count]
@@ -88,8 +94,10 @@ def mine(
 
 def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, str], depth: int) -> list[list[str]]:
     """For each query the ids of the `depth` nearest documents, nearest first, for a corpus of any length."""
-    encoded, names = model.encode_queries(list(queries)), list(documents)
-    best, ids = np.empty((len(queries), 0)), np.empty((len(queries), 0), dtype=np.int64)
+    encoded = model.encode_queries(list(queries))
+    names = list(documents)
+    best = np.empty((len(queries), 0))
+    ids = np.empty((len(queries), 0), dtype=np.int64)
     size = max(1, min(BLOCK, MOST_SCORES // len(queries)))
     for start in progress(range(0, len(names), size), "document", len(names), size):
         block = names[start : start + size]
@@ -101,7 +109,8 @@ def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, 
 
 
 def _rows(beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form) -> Iterator[Json]:
-    text, relevant = beir.queries[query], [name for name, grade in grades.items() if grade]
+    text = beir.queries[query]
+    relevant = [name for name, grade in grades.items() if grade]
     if form == "candidates":
         for name in [*relevant, *others]:
             yield {"group": query, "query": text, "document": beir.corpus[name], "label": int(name in relevant)}

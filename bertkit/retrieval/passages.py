@@ -55,7 +55,8 @@ def passages(
     for (title, text), length in zip(documents, lengths, strict=True):
         spans = [(0, len(text))]
         if length > window.max_length:
-            tokens, room = tokenize(tokenizer, [title])[0], window.max_length // 4
+            tokens = tokenize(tokenizer, [title])[0]
+            room = window.max_length // 4
             if len(tokens.ids) > room:
                 start, end = next(_spans(tokens, title, room, 0))
                 title = title[start:end].strip()
@@ -96,7 +97,8 @@ def _spans(tokens: Tokenized, text: str, room: int, stride: int) -> Iterator[tup
 
     Spaces, and characters without a token, belong to the previous token.
     """
-    length, starts = len(tokens.ids), tokens.starts.tolist()
+    length = len(tokens.ids)
+    starts = tokens.starts.tolist()
     # Tokens of one character, such as those of an emoji in a byte-level tokenizer, stay together.
     borders = 1 + np.flatnonzero(tokens.starts[1:] >= tokens.ends[:-1])
     words = borders[[any(map(str.isspace, text[max(starts[i] - 1, 0) : starts[i] + 1])) for i in borders]]
@@ -113,7 +115,8 @@ def _spans(tokens: Tokenized, text: str, room: int, stride: int) -> Iterator[tup
         high = ends[-1]
         yield starts[low] if low else 0, starts[high]
         least = max(high - stride, low + 1)
-        low, previous = (_between(words, least, high) or _between(borders, least, high) or [high])[0], high
+        low = (_between(words, least, high) or _between(borders, least, high) or [high])[0]
+        previous = high
     yield starts[low] if low else 0, len(text)
 
 

@@ -137,7 +137,8 @@ def _fused(nearest: Sequence[Json], matching: Sequence[Json]) -> list[Json]:
 
     LanceDB's own fusion ranks passages, of which a document may have many.
     """
-    fused, best = Counter[str](), dict[str, Json]()
+    fused = Counter[str]()
+    best = dict[str, Json]()
     for rows in (nearest, matching):
         for rank, row in enumerate(rows, 1):
             fused[row["id"]] += 1 / (FUSION + rank)  # type: ignore[assignment]

@@ -24,7 +24,9 @@ from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
 
 ANN_FROM = 50_000  # minimum number of passages for an approximate index; fewer are compared one by one
 SAMPLE = 1_000  # passages whose script decides how all are indexed for full-text search
-TABLE, NOTE, FORMAT = "passages", b"bertkit", 2
+TABLE = "passages"
+NOTE = b"bertkit"
+FORMAT = 2
 _MAX_INDEX_PARTS = 8  # parts of an approximate index are searched one by one; beyond this it is rebuilt
 _CONSISTENCY = timedelta(seconds=5)  # after which an open table checks for updates by other processes
 
@@ -43,7 +45,8 @@ class Store:
 
         Raises DataError: no store, or a folder with other files; ModelError: a store of another model.
         """
-        local, uri = None if "://" in str(uri) else Path(uri), str(uri)
+        local = None if "://" in str(uri) else Path(uri)
+        uri = str(uri)
         absent = Problem(uri, "is not a store of bertkit", "Index documents first.")
         if local and not (local / f"{TABLE}.lance").is_dir():
             if encoder is None:
@@ -106,7 +109,9 @@ class Store:
         """
         from lancedb.index import BTree, HnswSq
 
-        seen, columns, counts = FirstSeen(), self.columns, Counter[str]()
+        seen = FirstSeen()
+        columns = self.columns
+        counts = Counter[str]()
         for batch in read_documents(rows, seen):
             known = self._hashes([document.id for document in batch])
             changed = [document for document in batch if known.get(document.id) != document.hash]

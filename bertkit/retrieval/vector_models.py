@@ -51,7 +51,8 @@ def dual_encoder(model: str, revision: str | None = None, predictor: Predictor |
     predictor: the model, if it is loaded. Raises ModelError, also where its task gives no vectors.
     """
     loaded = require_vectors(predictor, model) if predictor else load_vectors(model, revision)
-    task, options = loaded.task, cast(VectorOptions, loaded.task.options)
+    task = loaded.task
+    options = cast(VectorOptions, loaded.task.options)
     return DualEncoder(
         ModelFiles(model, revision, fingerprint(model_folder(model, revision))),
         loaded.encode([]).shape[1],  # no config: AutoConfig imports torch
@@ -82,7 +83,8 @@ def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
 
     The weights are loaded for the first text that is not in the cache. Raises ModelError.
     """
-    folder, device = model_folder(model), best_device()
+    folder = model_folder(model)
+    device = best_device()
     # Pooling, length and prefixes are in the model's files, whose fingerprint is in the key.
     precision = best_precision(device)
     key = model_key(folder) | {"pool": "sentence", "side": side, "device": device.type, "precision": precision}

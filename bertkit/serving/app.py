@@ -85,7 +85,8 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
 def _protect(app: FastAPI, service: Service, api_key: str | None) -> None:
     """Add LimitsMiddleware and the API key to an application that has all its paths."""
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    limits, metrics = service.limits, service.metrics
+    limits = service.limits
+    metrics = service.metrics
     app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths, api_key=api_key)
     if api_key is not None:
         document = app.openapi()
@@ -160,7 +161,8 @@ def _add_path(
 
     async def endpoint(body: Any, request: Request) -> Response:
         build = await cancel_on_disconnect(request, handler(body))
-        threads, loop = request.app.state.threads, asyncio.get_running_loop()
+        threads = request.app.state.threads
+        loop = asyncio.get_running_loop()
         content = await loop.run_in_executor(threads, lambda: to_json(build()))  # slow for many vectors
         return Response(content, media_type="application/json")
 
@@ -205,10 +207,12 @@ def _line(error: Record, body: Any, body_type: Any) -> str:
     pydantic's location also names kinds of bodies and values: these are left out, being no keys of the body. So a Tag
     must not be the name of a field, and has a space: "of texts".
     """
-    path, location = list[str | int](), error["loc"][1:]
+    path = list[str | int]()
+    location = error["loc"][1:]
     for key in location:
         if (isinstance(body, Mapping) and key in body) or (isinstance(body, list) and key in range(len(body))):
-            path, body = [*path, key], body[key]
+            path = [*path, key]
+            body = body[key]
     if error["type"] == "missing" and location:
         return f"`{dotted((*path, location[-1]))}` is missing"
     if error["type"] == "extra_forbidden":

@@ -61,7 +61,9 @@ class Batcher:
     """
 
     def __init__(self, model: Model, limits: Limits, metrics: Metrics) -> None:
-        self._model, self._limits, self._metrics = model, limits, metrics
+        self._model = model
+        self._limits = limits
+        self._metrics = metrics
         self._queue: deque[Job] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
@@ -141,7 +143,8 @@ class Batcher:
 
     def _next_batch(self) -> list[JobRows]:
         """The next rows that may share a call, up to the budget; always at least one row."""
-        batch, later = list[JobRows](), list[Job]()
+        batch = list[JobRows]()
+        later = list[Job]()
         room = self._limits.max_batch_tokens
         while self._queue and room > 0:
             job = self._queue.popleft()
@@ -156,7 +159,8 @@ class Batcher:
                 room -= job.sizes[stop]
                 stop += 1
             if job.key is None:  # its answers depend on each other
-                stop, room = len(job.rows), 0
+                stop = len(job.rows)
+                room = 0
             if stop > job.taken:
                 self._metrics.waiting.dec(not job.taken)
                 batch.append((job, slice(job.taken, stop)))

@@ -32,4 +32,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str, kind: Kind, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.status, self.message, self.kind, self.headers = status, message, kind, headers
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.headers = headers

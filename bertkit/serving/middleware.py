@@ -65,7 +65,8 @@ class LimitsMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 0
+        started = time.perf_counter()
+        status = 0
         headers = Headers(scope=scope)
         identifier = headers.get("x-request-id", "")
         request_id = identifier if REQUEST_ID.fullmatch(identifier) else uuid4().hex
@@ -134,7 +135,8 @@ class LimitsMiddleware:
     def _limited(self, receive: Receive) -> Receive:
         """`receive` with a limit on the size of the body and on the time to read it."""
         deadline = asyncio.get_running_loop().time() + self.limits.timeout
-        size, complete = 0, False
+        size = 0
+        complete = False
 
         async def read() -> Message:
             nonlocal size, complete

@@ -113,7 +113,8 @@ def generated(task: Task, body: GenerationRequest, answers: Sequence[Answer]) ->
 
 def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[Json]:
     """Entities, or words with their tags. Raises Refused where labels of words are to be grouped."""
-    answer, strategy = answers[0], body.parameters.aggregation_strategy
+    answer = answers[0]
+    strategy = body.parameters.aggregation_strategy
     words = strategy == "none" or (strategy is None and "entities" not in answer)
     if not words and "entities" not in answer:
         what = "parameters.aggregation_strategy: this model's labels of words form no entities; send none"
@@ -128,7 +129,8 @@ def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[Js
 
 def spans(task: Task, body: QuestionRequest, answers: Sequence[Answer]) -> Any:
     """The best answer; a list of answers with `top_k` above 1."""
-    best, spans = {name: answers[0][name] for name in ("answer", *SPAN)}, answers[0]["n_best"]
+    best = {name: answers[0][name] for name in ("answer", *SPAN)}
+    spans = answers[0]["n_best"]
     if not spans or (not best["answer"] and body.parameters.handle_impossible_answer is not False):
         spans = [best, *spans]
     count = body.parameters.top_k or 1
@@ -143,7 +145,8 @@ def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]
         raise Refused(422, f"`inputs`: no {mask} within the model's {task.max_length} tokens", "Validation")
 
     def filled(place: int, guess: Answer) -> Json:
-        before, after = mask.join(parts[:place]), mask.join(parts[place:])
+        before = mask.join(parts[:place])
+        after = mask.join(parts[place:])
         sequence = before + inserted(guess, before, task.tokenizer) + after
         return {"token": guess["id"], "token_str": guess["token"], "sequence": sequence, "score": guess["score"]}
 

@@ -72,7 +72,8 @@ def serve(
     >>> bertkit.serve("runs/quickstart", port=8000)  # doctest: +SKIP
     """
     limits = Limits(max_batch_tokens, max_client_batch_size, max_concurrent_requests, payload_limit, timeout)
-    name, api_key = fspath(source), read_api_key(api_key_file)
+    name = fspath(source)
+    api_key = read_api_key(api_key_file)
     opened = None
     if store is None:
         predictor = load(source, revision=revision, task=task)

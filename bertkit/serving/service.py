@@ -39,9 +39,12 @@ class Service:
         """model: its name for clients. store: what /search searches, made with this model."""
         self.reader = RowReader(predictor.task, predictor.columns, limits)
         predictor = replace(predictor, columns={})  # the reader maps them
-        self.predictor, self.task = predictor, predictor.task
-        self.model, self.started = model, int(time.time())
-        self.limits, self.store = limits, store
+        self.predictor = predictor
+        self.task = predictor.task
+        self.model = model
+        self.started = int(time.time())
+        self.limits = limits
+        self.store = store
         self.metrics = Metrics()
         self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics)
         self.search_threads = ThreadPoolExecutor(MAX_SEARCHES, thread_name_prefix="bertkit-search")
@@ -98,7 +101,8 @@ class Service:
         from bertkit.retrieval.search import search
 
         assert self.store is not None  # else the path is refused
-        store, texts = self.store, body.texts
+        store = self.store
+        texts = body.texts
         if wanted := body.filter:  # before a model is asked
             await self._searched(lambda: to_sql(wanted, store.columns))
         field = "queries" if body.query is None else "query"

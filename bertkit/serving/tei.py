@@ -164,7 +164,9 @@ def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) ->
     """Texts by descending score; ties in the order of the request. activation: of the model, applied to its logits."""
     scores = [answer["score"] for answer in answers]
     if request.raw_scores and activation == "sigmoid":
-        low, high = math.ulp(0.0), 1 - math.ulp(0.5)  # 0 and 1 have no logit
+        # 0 and 1 have no logit
+        low = math.ulp(0.0)
+        high = 1 - math.ulp(0.5)
         scores = [float(logit(min(max(score, low), high))) for score in scores]
     elif not request.raw_scores and activation != "sigmoid":
         scores = expit(scores).tolist()
@@ -201,7 +203,8 @@ def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
 
     Raises Refused for texts if the model reads pairs, and vice versa, and for another function than the model's own.
     """
-    wanted, own = body.parameters and body.parameters.function_to_apply, FUNCTIONS.get(task.kind, "none")
+    wanted = body.parameters and body.parameters.function_to_apply
+    own = FUNCTIONS.get(task.kind, "none")
     if wanted not in (None, own):
         raise Refused(422, f"parameters.function_to_apply: this model's is {own}; it cannot be changed", "Validation")
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs

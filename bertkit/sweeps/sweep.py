@@ -63,7 +63,8 @@ class Sweep:
 
     def table(self) -> str:
         """A line per trial, best first, stopped and failed ones last."""
-        trials, rank = self.results["trials"], ("complete", "pruned", "fail")
+        trials = self.results["trials"]
+        rank = ("complete", "pruned", "fail")
         keys = list(dict.fromkeys(key for trial in trials for key in trial["changes"]))
         rows = [["trial", "outcome", *(key.rpartition(".")[2] for key in keys)]]
         for trial in sorted(trials, key=lambda t: (rank.index(t["state"]), -(t["score"] or 0.0), t["number"])):
@@ -101,7 +102,8 @@ def sweep(
     """
     recipe = cast(Recipe, read(recipe, data, overrides, several=False))
     _check_call(trials, timeout, confirm)
-    folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
+    folder = Path(output_dir)
+    base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
     dimensions, report, variants = read_space(space, base)
     job = _dry_run(base, variants, report)
@@ -178,17 +180,20 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Jso
             f"no trial has a score: {search.metric} is undefined in all of them",
             "Choose another metric: training.metric_for_best_model=NAME",
         )
-    folder, winner = search.folder, search.study.best_trial
+    folder = search.folder
+    winner = search.study.best_trial
     seeds = [(recipe.seeds[0] + 1 + number) % 2**32 for number in range(confirm)]
     changes = search.changes(winner)
     fresh = {"seeds": seeds, "verify": recipe.verify, "explain": recipe.explain}
     best = search.recipe(changes).model_copy(update=fresh)
     run = train_or_resume(best, folder / "best")
-    scores, pair = {"best": _scores(run)}, None
+    scores = {"best": _scores(run)}
+    pair = None
     if winner.number:
         base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": seeds})
         base_run = train_or_resume(base, folder / "defaults")
-        scores["defaults"], pair = _scores(base_run), _paired(base_run, run)
+        scores["defaults"] = _scores(base_run)
+        pair = _paired(base_run, run)
     else:
         shutil.rmtree(folder / "defaults", ignore_errors=True)
     lines = verdict(search.metric, winner.number, winner.value or 0.0, scores["best"], scores.get("defaults"), pair)

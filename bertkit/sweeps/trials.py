@@ -43,7 +43,8 @@ class PruningCallback(TrainerCallback):
     """Reports the score of each evaluation to the study; raises TrialPruned where it is too weak."""
 
     def __init__(self, trial: Trial, metric: str) -> None:
-        self.trial, self.name = trial, f"eval_{metric}"
+        self.trial = trial
+        self.name = f"eval_{metric}"
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
@@ -129,7 +130,8 @@ class Search:
         same = [t for t in known if t.state == TrialState.COMPLETE and t.params == trial.params]
         if same and trial.number:  # training it again would give the same score
             return same[0].value, TrialState.COMPLETE, {"same_as": same[0].number}
-        folder, callback = self._trial_folder(trial.number), PruningCallback(trial, self.metric)
+        folder = self._trial_folder(trial.number)
+        callback = PruningCallback(trial, self.metric)
         try:
             run = train_or_resume(self.recipe(self.changes(trial)), folder, callback)
         except TrialPruned:
@@ -147,7 +149,8 @@ class Search:
 
     def _base_values(self) -> Json:
         """The base recipe's value of each key, as optuna stores it, where it has one that is in the space."""
-        values, settings = {}, self.base.model_dump(mode="json")
+        values = {}
+        settings = self.base.model_dump(mode="json")
         for key, distribution in self.space.items():
             with suppress(KeyError, TypeError):  # a section that the base recipe does not have
                 value = reduce(getitem, key.split("."), settings)

@@ -122,7 +122,8 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     """
     if column == "score":
         return np.fromiter(column_values(rows, column), np.float64, len(rows))
-    ids, names = label_ids(labels), names_of(labels)
+    ids = label_ids(labels)
+    names = names_of(labels)
     unknown = [value for value in dict.fromkeys(flat_labels(rows, column)) if value not in ids]
     if unknown:
         raise DataError(

@@ -50,7 +50,8 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
             f"its head has {config.num_labels} outputs; text-ranking is for models with one",
             "Several are classes: name the task text-classification.",
         )
-    known, file = config.to_dict(), folder / "config_sentence_transformers.json"
+    known = config.to_dict()
+    file = folder / "config_sentence_transformers.json"
     current = known.get("sentence_transformers")
     path = (
         (read_object(file) if file.is_file() else {}).get("activation_fn")

@@ -133,7 +133,8 @@ class Pretraining(Task[PretrainingOptions]):
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         """How many examples there are, and how full they are."""
-        lengths, rows = numbers(features, "length"), numbers(features, "row")
+        lengths = numbers(features, "length")
+        rows = numbers(features, "row")
         if not len(lengths):
             yield Finding("fail", f"{split}: no document has two tokens", "Give longer texts.")
             return
@@ -206,7 +207,8 @@ class Pretraining(Task[PretrainingOptions]):
 
         from bertkit.models.new_config import MODEL_TYPE
 
-        inputs, chosen = model_inputs(self.tokenizer, batch), self.chosen(batch)
+        inputs = model_inputs(self.tokenizer, batch)
+        chosen = self.chosen(batch)
         alone = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
         if alone.config.model_type == MODEL_TYPE:
             return model(**inputs, position=chosen)
@@ -230,11 +232,13 @@ class Pretraining(Task[PretrainingOptions]):
         import torch
         from torch.nn import functional as F
 
-        logits, labels = outputs.prediction_logits.float(), batch["labels"][self.chosen(batch)]
+        logits = outputs.prediction_logits.float()
+        labels = batch["labels"][self.chosen(batch)]
         words = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
         if self.options.nsp == "none":
             return words[None]
-        pairs, next_sentence = outputs.seq_relationship_logits.float(), batch["next_sentence_label"]
+        pairs = outputs.seq_relationship_logits.float()
+        next_sentence = batch["next_sentence_label"]
         return torch.stack([words, F.cross_entropy(pairs, next_sentence, reduction="sum")])
 
     def count(self, batch: Batch) -> tuple[float, ...]:
@@ -253,11 +257,13 @@ class Pretraining(Task[PretrainingOptions]):
         from torch.nn import functional as F
 
         chosen = self.chosen(batch)
-        feature, labels = chosen.nonzero()[:, 0], batch["labels"][chosen]
+        feature = chosen.nonzero()[:, 0]
+        labels = batch["labels"][chosen]
         logits = outputs.prediction_logits.float()
         counts = torch.zeros(len(chosen), len(COUNTED), device=logits.device)
         sampled = labels != -100  # masks of the user have no label
-        right, losses = (logits.argmax(-1) == labels).float(), F.cross_entropy(logits, labels, reduction="none")
+        right = (logits.argmax(-1) == labels).float()
+        losses = F.cross_entropy(logits, labels, reduction="none")
         per_token = torch.stack([sampled.float(), right, losses], 1)
         counts[:, :3] = counts[:, :3].index_add(0, feature[sampled], per_token[sampled])
         next_sentence = batch.get("next_sentence_label")
@@ -278,7 +284,8 @@ class Pretraining(Task[PretrainingOptions]):
     def decode(self, items: Sequence[MaskedItem], features: Dataset, rows: Dataset) -> list[Answer]:
         """Per document counts of masked tokens and pairs, right ones, and the summed loss in nats; or, for a text with
         masks, `masks` (the best tokens of each, with probabilities) and the `filled` text. Raises ModelError."""
-        sums, guesses = np.zeros((len(rows), len(COUNTED))), dict[int, list[BestTokens]]()
+        sums = np.zeros((len(rows), len(COUNTED)))
+        guesses = dict[int, list[BestTokens]]()
         for row, item in zip(features["row"][:], items, strict=True):
             sums[row] += item.counts
             if item.guesses:

@@ -193,7 +193,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`scores`, `spans` and `null` of the best spans of each window; see `best_spans`."""
         logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
-        most, longest = self.options.n_best, self.options.max_answer_length
+        most = self.options.n_best
+        longest = self.options.max_answer_length
         return best_spans(*logits, batch, n_best=most, max_answer_length=longest)
 
     def items(self, arrays: Arrays) -> Sequence[WindowSpans]:
@@ -206,7 +207,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         start, end: characters of the row's context. No answer is "" from 0 to 0. Raises ModelError when the model's
         outputs are not finite.
         """
-        limit, temperature = self.options.null_threshold or 0.0, self.options.temperature or 1.0
+        limit = self.options.null_threshold or 0.0
+        temperature = self.options.temperature or 1.0
         candidates = self._candidates(items, features, rows)
         contexts = zip(candidates, rows["context"][:], strict=True)
         return [self._answer(each, context, temperature, limit) for each, context in contexts]
@@ -232,7 +234,9 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
         best F1; what the recipe fixed stays."""
-        candidates, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
+        candidates = list[Candidates]()
+        contexts = rows["context"][:]
+        gold = [each["text"] for each in rows["answers"]]
         for chunk in predicted(self, rows, predict):
             candidates += self._candidates(*chunk)
 

@@ -91,7 +91,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
 
         Raises DataError: ids with two texts, pairs with two grades, grades that are not whole, nothing to learn from.
         """
-        grades, queries = table.values.get("grade"), table.values.get("query")
+        grades = table.values.get("grade")
+        queries = table.values.get("query")
         if queries is None:
             return table, []
         check_pairs(table)
@@ -99,7 +100,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
             return table, []
         pairs = zip(grades, queries, strict=True)
         kept = [row for row, (grade, query) in enumerate(pairs) if grade is None or (grade > 0 and query)]
-        idle, total = len(table) - len(kept), len(table)
+        idle = len(table) - len(kept)
+        total = len(table)
         what = f"train: {idle:,} of {total:,} rows have the grade 0 or no query, and teach nothing"
         if idle and not kept:
             raise DataError("data", what, "Give documents that answer a grade of 1 or more.")
@@ -128,7 +130,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         if "query" not in rows.column_names:
             yield from super().answer(rows, predict)
             return
-        queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
+        queries = first_rows(rows, "query")
+        documents = first_rows(rows, "document")
         queries.pop("", None)
         asked = self._vectors(rows, "query", list(queries.values()), predict)
         there = self._vectors(rows, "document", list(documents.values()), predict)
@@ -136,7 +139,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
 
     def _vectors(self, rows: Dataset, side: str, places: list[int], predict: Predict) -> np.ndarray:
         """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time; in a temporary file."""
-        table, texts = np.empty((0, 1), dtype=np.float32), rows.select_columns([side])
+        table = np.empty((0, 1), dtype=np.float32)
+        texts = rows.select_columns([side])
         for start in range(0, len(places), self.chunk_size):
             own = places[start : start + self.chunk_size]
             try:
@@ -155,7 +159,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Searches by random vectors, and by those of TF-IDF, learned on the split's own documents."""
-        queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
+        queries = first_rows(rows, "query")
+        documents = first_rows(rows, "document")
         queries.pop("", None)
         asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))
         vectors = {

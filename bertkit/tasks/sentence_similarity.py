@@ -132,7 +132,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
                     "Write task: text-classification, which reads pairs too.",
                 )
         if target == "score" and loss == "cosine-mse":
-            least, greatest = min(rows["score"]), max(rows["score"])
+            least = min(rows["score"])
+            greatest = max(rows["score"])
             settled["score_range"] = options.score_range or [least, greatest]
             low, high = sorted(settled["score_range"])
             if not low <= least <= greatest <= high:
@@ -193,8 +194,10 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if self.options.loss == "multiple-negatives-ranking":
             return super().pair_loss(outputs, batch)
         first, second = (batch["side"] == side for side in (0, 1))
-        a, b = outputs["vectors"][first], outputs["vectors"][second]
-        cosines, grades = F.cosine_similarity(a, b), batch["labels"][first].float()
+        a = outputs["vectors"][first]
+        b = outputs["vectors"][second]
+        cosines = F.cosine_similarity(a, b)
+        grades = batch["labels"][first].float()
         if self.options.loss == "cosine-mse":
             return F.mse_loss(cosines, grades, reduction="sum")
         return losses.cosent(cosines, grades, self.options.scale) * len(a)
@@ -237,7 +240,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
 
     def _by_vectors(self, train: Dataset, rows: Dataset) -> Json:
         """Name of a baseline -> its answers to these rows, graded."""
-        train, names = baselines.enough(train), [name for name in self.schema.texts[1:] if name in rows.column_names]
+        train = baselines.enough(train)
+        names = [name for name in self.schema.texts[1:] if name in rows.column_names]
         texts = [rows[name][:] for name in names]
         vectors = baselines.tfidf_vectors([text for name in names for text in train[name]], texts)
         if "positive" in names:

@@ -30,7 +30,8 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
             "context: document needs to know which sentences belong together",
             "Map a column `document`, or add -DOCSTART- lines.",
         )
-    scheme, plain = options.scheme, options.scheme == "none"
+    scheme = options.scheme
+    plain = options.scheme == "none"
     found = {kind for tags in rows["tags"] for kind, _, _ in tagging.labelled(tags, scheme)}
     named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name)) or sorted(found)
     types = options.labels or (label_names(found, class_names) if plain else named)
@@ -140,7 +141,8 @@ def as_answer(
     words: their characters. groups: the words that were decoded, those that share a token as one.
     """
     plain = options.scheme == "none"
-    best, read = expand_groups(best, [*map(len, groups)]), [*chain.from_iterable(groups)]
+    best = expand_groups(best, [*map(len, groups)])
+    read = [*chain.from_iterable(groups)]
     tags, scores, entities = expand_to_words(best, read, len(words), plain=plain)[:3]
     borders = [(kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in entities]
     shown = [{"text": text[a:b], "label": kind, "start": a, "end": b, "score": score} for kind, a, b, score in borders]

@@ -150,7 +150,8 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         yield from length_findings(features, split, self.max_length, has_windows=False)
         if "lost_target" not in features.column_names:
             return
-        limit, rows = f"{self.max_length} tokens", len(features)
+        limit = f"{self.max_length} tokens"
+        rows = len(features)
         fix = "Train a byte-level tokenizer, which spells any text."
         for column, what, remedy in (
             ("lost_target", f"truncated at {limit}", "Raise model.max_length."),
@@ -164,7 +165,8 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         """An encoder–decoder as it was saved, or both halves from one BERT (Rothe et al. 2020)."""
         from bertkit.models.bert.warm_start import encoder_decoder
 
-        start, end = int(self.tokenizer.cls_token_id), int(self.tokenizer.sep_token_id)
+        start = int(self.tokenizer.cls_token_id)
+        end = int(self.tokenizer.sep_token_id)
         model = encoder_decoder(encoder, start=start, end=end, new_head=new_head)
         saved: Any = model.generation_config  # so that transformers answers alike
         saved.update(**self.generation)
@@ -207,7 +209,8 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """Per row `generated_text`; `finished`: it ended before `max_new_tokens`; `truncated`: the source was cut."""
         require_finite(item.min() >= 0 for item in items)
-        end, answers = self.tokenizer.sep_token_id, [item.tolist() for item in items]
+        end = self.tokenizer.sep_token_id
+        answers = [item.tolist() for item in items]
         return [
             {"generated_text": text, "finished": end in ids, "truncated": lost > 0}
             for text, ids, lost in zip(self.spelled(answers), answers, features["lost"][:], strict=True)

@@ -159,7 +159,8 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     ) -> OptionValues:
         """Kind, labels and weights. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
-        kind, pair = options.kind or kinds[0], options.pairs(rows)
+        kind = options.kind or kinds[0]
+        pair = options.pairs(rows)
         if kind not in kinds:
             raise DataError(
                 "task.kind",
@@ -281,7 +282,8 @@ logits = model.encode({texts}, convert_to_tensor=True)
             unit = self.options.method == "contrastive"
             return linear_classifier(encoder, settings, new_head=new_head, unit=unit)
         model, drawn = load_and_report(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
-        scale, loaded = self.options.target_scale, drawn.isdisjoint(f"{name}.weight" for name in output_layers(model))
+        scale = self.options.target_scale
+        loaded = drawn.isdisjoint(f"{name}.weight" for name in output_layers(model))
         if scale and new_head and loaded and _is_regression(encoder):  # which gives the numbers themselves
             rescale(model, 1 / scale[1], -scale[0] / scale[1])
         return model
@@ -319,7 +321,8 @@ logits = model.encode({texts}, convert_to_tensor=True)
 
     def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
         """`logits`, `(rows, labels)`; label ids `(rows,)`, 0.0 or 1.0 `(rows, labels)`, or `standardised`."""
-        labels, logits = first_windows(batch["labels"], batch), mean_of_windows(outputs.logits, batch)
+        labels = first_windows(batch["labels"], batch)
+        logits = mean_of_windows(outputs.logits, batch)
         return replace(outputs, logits=logits), labels if self.kind == "single-label" else labels.float()
 
     def count(self, batch: Batch) -> float:
@@ -364,7 +367,8 @@ logits = model.encode({texts}, convert_to_tensor=True)
             mean, deviation = self.options.target_scale or (0.0, 1.0)
             scores = (mean + deviation * logits[:, 0]).tolist()
             return [{"score": score} | marked for score, marked in zip(scores, marks, strict=True)]
-        exclusive, thresholds = self.kind == "single-label", self.options.thresholds
+        exclusive = self.kind == "single-label"
+        thresholds = self.options.thresholds
         table = apply_temperature(logits, self.options.temperature or 1.0, exclusive=exclusive)
         answers = class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)
         if not exclusive:

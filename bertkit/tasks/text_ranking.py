@@ -103,8 +103,10 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
     @classmethod
     def infer_options(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """Loss, activation and what is scored. Raises DataError on contradictions."""
-        truth, groups = reranking.targets(rows).tolist(), reranking.queries(rows).tolist()
-        graded, several = not set(truth) <= {0.0, 1.0}, len(set(groups)) < len(groups)
+        truth = reranking.targets(rows).tolist()
+        groups = reranking.queries(rows).tolist()
+        graded = not set(truth) <= {0.0, 1.0}
+        several = len(set(groups)) < len(groups)
         loss = options.loss or ("mse" if graded else "binary")
         if problems := list(contradictions(options, loss, truth, groups)):
             raise DataError(problems)
@@ -227,7 +229,8 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         starts = first_features(features)
         logits = np.asarray(items, dtype=np.float64)
         require_finite(np.logical_and.reduceat(np.isfinite(logits), starts))
-        best, cut = np.maximum.reduceat(logits, starts), numbers(features, "lost")[starts] > 0
+        best = np.maximum.reduceat(logits, starts)
+        cut = numbers(features, "lost")[starts] > 0
         scores = best if self.options.activation == "identity" else expit(best)
         return [{"score": s, "truncated": t} for s, t in zip(scores.tolist(), cut.tolist(), strict=True)]
 

@@ -44,7 +44,8 @@ OF_TAGS = Key("scores", "score", dict[str, float], optional=True)
 WORD = form("Word", _PLACE, Key("word", "text", str), TAG, OF_TAGS, *SPAN, line="{word}/{tag}")
 LABEL = Key("label", "label", str)
 ENTITY = form("Entity", _PLACE, Key("text", "text", str), LABEL, *SPAN, line="{label} {text} ({score})")
-OF_WORDS, OF_ENTITIES = Key("words", "span", [WORD]), Key("entities", "span", [ENTITY])
+OF_WORDS = Key("words", "span", [WORD])
+OF_ENTITIES = Key("entities", "span", [ENTITY])
 _OTHER = "the model learned from tokens that this text was not divided into: it was divided into words"
 FLAGS = (*READ, Key("other_words", "mark", bool, _OTHER, optional=True))
 WORDS = form("Words", "Words, each with its label.", OF_WORDS, *FLAGS, line="{words}")
@@ -162,7 +163,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         )
         if options.scheme == "none" or not (cls._has(table, "spans") or cls._in_other_units(options, table)):
             return table, findings
-        table, changes = units.as_spans(table), list[Finding]()
+        table = units.as_spans(table)
+        changes = list[Finding]()
         if cls._has(table, "spans"):
             table, changes = tagged.tag_spans(table, split, options.alignment, options.words or "words")
         return table, findings + changes
@@ -316,7 +318,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
         from bertkit.models.heads.crf import chain_loss
 
-        logits, labels = tagger.word_logits(outputs["logits"], batch).float(), batch["labels"][batch["heads"] >= 0]
+        logits = tagger.word_logits(outputs["logits"], batch).float()
+        labels = batch["labels"][batch["heads"] >= 0]
         weight = self.weights(labels)
         if self.options.head == "softmax":
             return F.cross_entropy(logits, labels, weight, reduction="sum", label_smoothing=label_smoothing)
@@ -392,7 +395,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """The temperature that makes the gold tags' posteriors most likely, where it is left open."""
         if self.options.temperature is not None:
             return {}
-        scores, words, chain = list[np.ndarray](), list[list[int]](), None
+        scores = list[np.ndarray]()
+        words = list[list[int]]()
+        chain = None
         for items, features, part in predicted(self, rows, predict):
             read, own_scores = tagger.words_of_rows(items, features, len(part), len(self.tags))
             scores += own_scores
@@ -408,7 +413,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
-        scheme, temperature = self.options.scheme, self.options.temperature or 1.0
+        scheme = self.options.scheme
+        temperature = self.options.temperature or 1.0
         return word_metrics.graded(
             gold, answers, self.types, scheme, temperature, tagged.given_entities(rows, self.unit)
         )

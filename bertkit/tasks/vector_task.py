@@ -85,7 +85,8 @@ def _sentence_transformers(file: Path, *, unit: bool) -> Json:
     Raises ModelError on settings with which sentence-transformers would compute something else.
     """
     settings = read_object(file) if file.is_file() else {}
-    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    prompts = settings.get("prompts") or {}
+    default = settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
         raise ModelError(file, "its `prompts` do not map names to texts")
     if default is not None and (prompt := prompts.get(str(default))):
@@ -95,7 +96,8 @@ def _sentence_transformers(file: Path, *, unit: bool) -> Json:
             f"{what}, not {prompt!r:.60} to every text",
             "Set it to null in a copy of the model, and prepend the prompt to your own texts.",
         )
-    similarity, size = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
+    similarity = settings.get("similarity_fn_name") or "cosine"
+    size = settings.get("truncate_dim")
     if size is not None and (type(size) is not int or size < 1):
         raise ModelError(file, f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on.")
     if similarity != "cosine" and not (similarity == "dot" and unit and size is None):
@@ -142,11 +144,9 @@ class VectorTask(Task[V]):
 
     def describe(self) -> str:
         """The task in a few words, such as `mean pooling, dense 256, unit length`."""
-        dense, unit, first = (
-            f", dense {self.options.dense}" * (self.options.dense > 0),
-            ", unit length" * self.options.normalize,
-            f", first {self.options.kept} numbers" * (self.options.kept is not None),
-        )
+        dense = f", dense {self.options.dense}" * (self.options.dense > 0)
+        unit = ", unit length" * self.options.normalize
+        first = f", first {self.options.kept} numbers" * (self.options.kept is not None)
         return f"{self.options.pooling} pooling{dense}{unit}{first}"
 
     def encode(self, rows: Dataset) -> Columns:

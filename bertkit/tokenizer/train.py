@@ -42,7 +42,9 @@ BERT_LAYOUT = (  # ids 0 to 998 of BERT's published vocabulary, whose characters
 BYTE_LEVEL_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # ids 0 to 4
 SMALLEST = {"vocab_size": len(SPECIALS) + 1, "min_frequency": 1, "limit_alphabet": 1, "max_length": 3}
 PART = 10_000  # characters that are processed at a time
-ALPHABET, COVERAGE = 1000, 0.9995  # characters learned by default: at least, and up to which share of the corpus
+# characters learned by default: at least, and up to which share of the corpus
+ALPHABET = 1000
+COVERAGE = 0.9995
 # First words of the names of characters whose marks are accents, and of the selectors that emoji have.
 ACCENTED = ("LATIN", "GREEK", "CYRILLIC", "COMBINING", "VARIATION")
 MARKED = 0.01  # of the characters: from this share on, marks of other scripts are kept
@@ -88,7 +90,9 @@ def train_tokenizer(
     >>> len(bertkit.train_tokenizer(["reviews.csv"], "tokenizer", vocab_size=60))
     29
     """
-    files, output, spec = [Path(file) for file in input], Path(output), parse_layout(overrides)
+    files = [Path(file) for file in input]
+    output = Path(output)
+    spec = parse_layout(overrides)
     sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
     _check_settings(files, output, sizes if byte_level else {**sizes, "limit_alphabet": limit_alphabet})
     normalizer = normalizers.Sequence([]) if byte_level else BertNormalizer(lowercase=not cased)
@@ -157,9 +161,16 @@ class Corpus:
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str], spec: DataSpec, normalizer: Normalizer) -> None:
         """Read everything once. Raises DataError with all that is wrong, or where there are no words."""
-        self.files, self.columns, self.spec = files, columns, spec
-        self.normalizer, self.texts, self.words = normalizer, 0, 0  # words: between spaces
-        self.raw, self.characters = Counter[str](), Counter[str]()  # before and after normalisation
+        self.files = files
+        self.columns = columns
+        self.spec = spec
+        # words: between spaces
+        self.normalizer = normalizer
+        self.texts = 0
+        self.words = 0
+        # before and after normalisation
+        self.raw = Counter[str]()
+        self.characters = Counter[str]()
         self.long = 0  # clauses without blanks that are too long for WordPiece
         self.continuing = set[str]()  # characters seen within words, not only at their beginning
         self.alone = set[str]()  # characters that are words of their own: punctuation, CJK
@@ -217,7 +228,7 @@ def _needs_marks(corpus: Corpus) -> bool:
         if category(char)[0] in "LM" and char.lower() not in corpus.characters:
             lost += count * (not name(char, "").startswith(ACCENTED))
     share = lost / corpus.raw.total()
-    kept = f"with all marks, since they are not accents: {share:.1%} of the characters would be lost or changed without them"
+    kept = f"with all marks, since they are not accents: without them {share:.1%} of the characters would change"
     logger.info("lower case, %s", "without accents" if share < MARKED else kept)
     return share >= MARKED
 
@@ -272,7 +283,8 @@ def _learn(corpus: Corpus, alphabet: Sequence[str], size: int, min_frequency: in
     hash map, which differs between processes, except to its special tokens: so all of the alphabet are special tokens.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = corpus.normalizer, BertPreTokenizer()
+    tokenizer.normalizer = corpus.normalizer
+    tokenizer.pre_tokenizer = BertPreTokenizer()
     characters = [token for token in alphabet if len(token) == 1]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -305,9 +317,11 @@ def _written(
             write_text(aside / "vocab.txt", "".join(f"{token}\n" for token in tokens))
     tokenizer = load_tokenizer(output, split_special_tokens=False)
     known = sum(not char.isspace() for char in corpus.characters)
-    rare, reason = "", "the corpus gives"
+    rare = ""
+    reason = "the corpus gives"
     if 0 < learned < known:
-        ids, backend = Counter[int](), tokenizer.backend_tokenizer
+        ids = Counter[int]()
+        backend = tokenizer.backend_tokenizer
         for texts in in_blocks(corpus.parts()):
             for encoding in backend.encode_batch_fast(texts, add_special_tokens=False):
                 ids.update(encoding.ids)

@@ -45,7 +45,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train a run, `run_`. X: texts. y: a class for each. Raises UserError."""
-        texts, labels = column_of_texts(X), column_or_1d(y, warn=True)
+        texts = column_of_texts(X)
+        labels = column_or_1d(y, warn=True)
         check_consistent_length(texts, labels)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)

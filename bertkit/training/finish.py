@@ -107,14 +107,16 @@ def write_reports(run: Run, explains: bool) -> None:
         try:
             write()
         except Exception as error:  # no picture is worth a training
-            what, bug = f"{type(error).__name__}: {error}", not isinstance(error, UserError | OSError)
+            what = f"{type(error).__name__}: {error}"
+            bug = not isinstance(error, UserError | OSError)
             logger.warning("no %s was written (%s); the run is complete. Try: %s", name, what, retry, exc_info=bug)
 
 
 def publish(run: Run, seed: int) -> None:
     """The chosen seed's model becomes RUN/model, its LoRA adapter RUN/adapter."""
     for name in ("model", "adapter"):
-        source, target = run.checkpoints / f"seed-{seed}" / name, run.folder / name
+        source = run.checkpoints / f"seed-{seed}" / name
+        target = run.folder / name
         if source.is_dir():  # else it was moved before this run was interrupted and resumed
             shutil.rmtree(target, ignore_errors=True)
             source.replace(target)
@@ -127,7 +129,8 @@ def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Json]], held_ou
     """
     trained = [next(iter(each.values())) for each in outcomes] + (held_out.folds["each"] if held_out else [])
     started = time.monotonic() - sum(each["seconds"] for each in trained)
-    best, runs = max(outcomes, key=jobs.rank), jobs.runs(run)
+    best = max(outcomes, key=jobs.rank)
+    runs = jobs.runs(run)
     for name, part in runs.items():
         publish(part, best[name]["seed"])
         if part != run:
@@ -146,7 +149,8 @@ def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started
     summary = {}
     for name, part in parts.items():
         results = part.results
-        split, headline = reported_split(results), results["headline"]
+        split = reported_split(results)
+        headline = results["headline"]
         score, interval = (results["splits"][split][kind].get(headline) for kind in ("metrics", "intervals"))
         kept = {"task": results["task"]["name"], "weight": jobs.weights[name], "headline": headline, "split": split}
         summary[name] = {**kept, "score": score, "interval": interval}
@@ -176,7 +180,8 @@ def finish_job(
 
     trained_with: the other tasks that share the encoder.
     """
-    recipe, data = job.recipe, job.data
+    recipe = job.recipe
+    data = job.data
     predictor = load(run.folder)
     scoring = [split for split in scored_splits(data) if split != "train" or held_out is None]
     fitting = fitted_on(data) or (held_out.fitted_on if held_out else ())
@@ -189,7 +194,8 @@ def finish_job(
         scores = {split: each["metrics"] for split, each in splits.items()}
         outcomes = [outcomes[0] | {"headline": scores.get("validation", {}).get(job.headline), "metrics": scores}]
     if held_out:
-        splits[OUT_OF_FOLD], baselines[OUT_OF_FOLD] = held_out.scores, held_out.baselines
+        splits[OUT_OF_FOLD] = held_out.scores
+        baselines[OUT_OF_FOLD] = held_out.baselines
     results = {
         "task": {"name": predictor.task.name, "description": predictor.task.describe()},
         "headline": job.headline,
@@ -214,7 +220,8 @@ def score_splits(
     held_out: what baselines are fitted on, as `Task.baselines` takes them.
     """
     data = job.data
-    splits, baselines = {}, {}
+    splits = {}
+    baselines = {}
     answers: Iterable[Any]
     for split, rows in data.rows.items():
         if split in chosen:

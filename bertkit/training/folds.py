@@ -65,7 +65,8 @@ def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter, others: Collection
     """
     if not jobs.first.folds:
         return None
-    job, count = jobs.only, max(jobs.only.folds)
+    job = jobs.only
+    count = max(jobs.only.folds)
     outcomes = [_train_fold(jobs, fold, run, metadata, others if fold == 1 else ()) for fold in range(1, count + 1)]
     if not processes.first():
         return None
@@ -102,19 +103,22 @@ def _answers_file(run: Run, fold: int) -> Path:
 def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, others: Collection[str]) -> dict[str, Any]:
     """Train on the rows of other folds, and answer those of this one and of other splits; returns its done.json."""
     job = jobs.only
-    file, held = _answers_file(run, fold), np.flatnonzero(np.equal(job.folds, fold))
+    file = _answers_file(run, fold)
+    held = np.flatnonzero(np.equal(job.folds, fold))
     done = file.with_name("done.json")
     if done.is_file():
         return dict(read_json(done))
     learned = np.flatnonzero(~np.isin(numbers(job.features, "row"), held))
     part = replace(job, features=job.features.select(learned))
-    title, log = f"fold {fold} of {max(job.folds)}", file.with_name("metrics.jsonl")
+    title = f"fold {fold} of {max(job.folds)}"
+    log = file.with_name("metrics.jsonl")
     fold_jobs = replace(jobs, by_task=dict.fromkeys(jobs.by_task, part))
     models = fit(fold_jobs, job.recipe.seeds[0], file.parent, title, log, metadata)
     if not models:
         return {}
     (trained,) = models.values()
-    runner, task = trained.runner, job.task
+    runner = trained.runner
+    task = job.task
     rows = job.data.rows["train"]
     if job.recipe.peft:
         runner = replace(runner, model=merged(runner.model))
@@ -145,14 +149,16 @@ def _held_out_answers(task: Task, rows: Dataset, held: np.ndarray, runner: Any) 
 
 def _parts(job: Job) -> list[tuple[Dataset, Dataset]]:
     """Of each fold the rows of the others, and its own."""
-    rows, fold_of = job.data.rows["train"], np.asarray(job.folds)
+    rows = job.data.rows["train"]
+    fold_of = np.asarray(job.folds)
     places = ((np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in np.unique(fold_of))
     return [(rows.select(learned), rows.select(held)) for learned, held in places]
 
 
 def _baselines(job: Job, pairs: HeldOut) -> dict[str, Scores]:
     """Each baseline's scores: the mean over the folds of a model fitted on the other folds."""
-    task, rows = job.task, job.data.rows
+    task = job.task
+    rows = job.data.rows
     if not pairs:  # they learn from the rows that they answer
         return task.baselines(rows["train"], rows["train"])
     validation = [rows["validation"]] if "validation" in rows else []

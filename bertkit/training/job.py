@@ -156,7 +156,8 @@ class Jobs:
 
 def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Jobs, dict[str, list[Finding]]]:
     """The jobs of a recipe, and the findings about each. Raises UserError before anything is written."""
-    by_task, findings = dict[str, Job](), dict[str, list[Finding]]()
+    by_task = dict[str, Job]()
+    findings = dict[str, list[Finding]]()
     problems = []
     if extensions.added:
         logger.info("with %s", ", ".join(extensions.names))
@@ -184,7 +185,8 @@ def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> t
         raise UserError([*dict.fromkeys(problems)])  # the tasks share training:
     jobs = Jobs(recipe, by_task)
     if isinstance(recipe, MultiTaskRecipe):
-        args, tokens = jobs.arguments(Path(), recipe.seeds[0]), recipe.batching.tokens if recipe.batching else None
+        args = jobs.arguments(Path(), recipe.seeds[0])
+        tokens = recipe.batching.tokens if recipe.batching else None
         parts = {name: (job.task, job.features) for name, job in by_task.items()}
         division = {"accumulation": args.gradient_accumulation_steps, "world": args.world_size, "seed": 0}
         mixed_batches(parts, recipe.mixing, args.train_batch_size, tokens, **division)
@@ -247,7 +249,8 @@ def inspect(task: Task, data: Data, headline: str, encoder: str) -> tuple[Datase
 
     Raises DataError on a failure.
     """
-    features, findings = {}, [*check(data, few_rows=task.method is not None)]
+    features = {}
+    findings = [*check(data, few_rows=task.method is not None)]
     sensitive = [metric for metric in SENSITIVE if metric in task.metrics]
     if headline == "accuracy" and sensitive:
         findings += accuracy_findings(data, sensitive)
@@ -268,7 +271,8 @@ def inspect(task: Task, data: Data, headline: str, encoder: str) -> tuple[Datase
 
 def build(job: Job) -> Any:
     """The model to train: encoder and head; with fewer layers, frozen parts or LoRA on request. Raises UserError."""
-    recipe, task = job.recipe, job.task
+    recipe = job.recipe
+    task = job.task
     model: Any = task.model(job.encoder)
     for each in job.extensions.every:
         model = each.build_model(recipe, model)
@@ -282,8 +286,10 @@ def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
     The user's metrics are computed once, of the untrained model: only what they return has their names. Returns the
     attachments and the findings. Raises UserError; nothing is written.
     """
-    recipe, task = job.recipe, job.task
-    features, extensions = job.features, job.extensions
+    recipe = job.recipe
+    task = job.task
+    features = job.features
+    extensions = job.extensions
     if task.method and extensions.added:
         raise RecipeError(
             "task.method",

@@ -60,7 +60,8 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
     changed: accept a run of another recipe for the same tasks, and trainings with another recipe. Nothing is written,
     so that errors in data or model leave no folder behind.
     """
-    folder, stored = run.folder, run.folder / "recipe.yaml"
+    folder = run.folder
+    stored = run.folder / "recipe.yaml"
     if not names_in(folder):
         return
     if not resume:
@@ -71,7 +72,8 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
         )
     if not stored.is_file():
         raise UserError(folder, "is not a run: it has no recipe.yaml", "Do not resume, or name a run.")
-    text, before = to_yaml(recipe), stored.read_text(encoding="utf-8", errors="replace")
+    text = to_yaml(recipe)
+    before = stored.read_text(encoding="utf-8", errors="replace")
     if before != text and not changed:
         new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]
         raise RecipeError(
@@ -85,7 +87,8 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
         own = mark.is_file() and mark.read_text(errors="replace") == trained_with(recipe)
         if any(training.iterdir()) and not own:
             raise RecipeError(training, "holds a training with another recipe", fix)
-    tasks, now = tasks_of_recipe(stored), [name for name in recipe.parts if name]
+    tasks = tasks_of_recipe(stored)
+    now = [name for name in recipe.parts if name]
     if tasks != now:
         started, wanted = (f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (tasks, now))
         raise RecipeError(
@@ -97,8 +100,10 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
 
 def require_unchanged(job: Job, run: Run, changed: bool) -> None:
     """Raises DataError on a resume with other data, libraries or attachments; with other folds even if `changed`."""
-    known, environment = run.folder / "data.json", run.folder / "environment.json"
-    problems, now = [], versions()
+    known = run.folder / "data.json"
+    environment = run.folder / "environment.json"
+    problems = []
+    now = versions()
     mixed = known.is_file() and _section(known, "folds") not in ({}, _folds(job))
     if mixed:
         what = "the folds differ from those this run was started with: a model may have learned rows that it answers"

@@ -114,7 +114,8 @@ def fit(
         job, (name, runner) = jobs.only, *runners.items()
         model, facts = METHODS[method](replace(runner, model=runner.model.to(args.device)), job.features, args.seed)
         return {name: TrainedModel(replace(runner, model=model), facts)}
-    clock, stop = Clock(args.seconds), jobs.recipe.early_stopping
+    clock = Clock(args.seconds)
+    stop = jobs.recipe.early_stopping
     headline = str(args.metric_for_best_model or jobs.first.headline)
     callbacks = [Progress(title, headline, clock), MetricsLog(log, seed), start]
     if stop:
@@ -150,7 +151,8 @@ def make_trainer(
     jobs: Jobs, runners: Mapping[str, Runner], args: Arguments, callbacks: Sequence[TrainerCallback], clock: Clock
 ) -> Trainer:
     """The trainer of one seed. Raises RecipeError where transformers refuses the arguments."""
-    data, attachments = training_data(jobs, runners, args), jobs.first.attachments
+    data = training_data(jobs, runners, args)
+    attachments = jobs.first.attachments
     try:
         return Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock)
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: a library that is not installed
@@ -159,7 +161,8 @@ def make_trainer(
 
 def training_data(jobs: Jobs, runners: Mapping[str, Runner], args: Arguments) -> TrainingData:
     """What the trainer asks of the tasks. runners: of each task, with its own model."""
-    recipe, parts = jobs.recipe, dict[str, TaskData]()
+    recipe = jobs.recipe
+    parts = dict[str, TaskData]()
     for name, job in jobs.by_task.items():
         features = job.features
         for each in job.attachments:
@@ -220,7 +223,8 @@ def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dic
 
     Nothing for a single seed: no choice depends on them, and `finish` scores the saved model.
     """
-    recipe, data = job.recipe, job.data
+    recipe = job.recipe
+    data = job.data
     task = runner.task.finished(runner.model.get_base_model() if recipe.peft else runner.model)
     if recipe.peft:
         save_adapter(runner.model, folder / "adapter", job.encoder)

@@ -86,7 +86,8 @@ def run_program(recipe: AnyRecipe, folder: Path, resume: bool, changed: bool, ex
     from bertkit.report.view import Run
 
     check_hub(recipe)
-    run, first = Run(folder), processes.first()
+    run = Run(folder)
+    first = processes.first()
     if resume and run.finished:
         if first:
             require_folder(recipe, run, resume, changed)

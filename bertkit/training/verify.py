@@ -36,7 +36,8 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
     inputs = {*predictor.task.schema.context}.union(*predictor.task.inputs)
     probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), PROBED)))]
     with TemporaryDirectory() as folder:
-        source, output = Path(folder, "rows.jsonl"), Path(folder, "answers.jsonl")
+        source = Path(folder, "rows.jsonl")
+        output = Path(folder, "answers.jsonl")
         write_lines(source, probe)
         command = [sys.executable, "-P", "-m", "bertkit", "predict", str(run.model), f"--input={source}"]
         command += [f"--output={output}", *(f"--column={name}={name}" for name in probe[0])]

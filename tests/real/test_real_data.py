@@ -11,9 +11,7 @@ import unicodedata
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +64,8 @@ def naive_tokens(text):
 def mlqa_tokens(text, alone=lambda character: False):
     """alone: whether a character is a token by itself, with the combining marks that follow it."""
     kept = (each for each in text.lower() if each not in string.punctuation and unicodedata.category(each)[0] != "P")
-    tokens, single = [""], False
+    tokens = [""]
+    single = False
     for character in "".join(kept).replace("ال", " "):
         single = alone(character) or (single and unicodedata.category(character)[0] == "M")
         if alone(character):
@@ -90,20 +89,24 @@ def thai(character):
 
 def naive_scores(predicted, gold, tokens=naive_tokens):
     golds = [text for text in gold if tokens(text)] or [""]
-    exact, best = 0.0, 0.0
+    exact = 0.0
+    best = 0.0
     for text in golds:
-        given, wanted = tokens(predicted), tokens(text)
+        given = tokens(predicted)
+        wanted = tokens(text)
         exact = max(exact, float(" ".join(given) == " ".join(wanted)))
         if not given or not wanted:
             best = max(best, float(given == wanted))
             continue
-        left, shared = list(wanted), 0
+        left = list(wanted)
+        shared = 0
         for token in given:
             if token in left:
                 left.remove(token)
                 shared += 1
         if shared:
-            precision, recall = shared / len(given), shared / len(wanted)
+            precision = shared / len(given)
+            recall = shared / len(wanted)
             best = max(best, 2 * precision * recall / (precision + recall))
     return exact, best
 
@@ -122,7 +125,8 @@ def mixed(row):
 
 def shifted(row):
     """The first gold answer with a character more on both sides, or without its middle one and with a full stop."""
-    text, start = row["answers"]["text"][0], row["answers"]["answer_start"][0]
+    text = row["answers"]["text"][0]
+    start = row["answers"]["answer_start"][0]
     if len(row["question"]) % 2:
         return f"{text[: len(text) // 2]}{text[len(text) // 2 + 1 :]}。"
     return row["context"][max(start - 1, 0) : start + len(text) + 1]
@@ -150,7 +154,8 @@ def test_scores_of_fixed_answers(real_data, name, rule, tokens, answer):
     rows = rows_of(real_data, name)
     if answer is shifted:
         rows = [row for row in rows if row["answers"]["text"]]
-    gold, predicted = [row["answers"]["text"] for row in rows], list(map(answer, rows))
+    gold = [row["answers"]["text"] for row in rows]
+    predicted = list(map(answer, rows))
     graded = graded_by(rows, predicted)
     naive = [naive_scores(*pair, tokens) for pair in zip(predicted, gold, strict=True)]
     np.testing.assert_allclose(graded.values.T, naive, atol=1e-12)
@@ -166,7 +171,8 @@ def test_scores_of_fixed_answers(real_data, name, rule, tokens, answer):
 
 def cmrc_f1(predicted, gold):
     """By the longest run of tokens that both have."""
-    best, given = 0.0, mlqa_tokens(predicted, ideograph)
+    best = 0.0
+    given = mlqa_tokens(predicted, ideograph)
     for wanted in (mlqa_tokens(text, ideograph) for text in gold):
         run = SequenceMatcher(None, given, wanted, autojunk=False).find_longest_match()
         best = max(best, 2 * run.size / (len(given) + len(wanted)))
@@ -177,7 +183,8 @@ def cmrc_f1(predicted, gold):
 def test_beside_the_scores_of_cmrc(real_data, name):
     """CMRC 2018 has the same exact match; its F1 counts the longest common run, MLQA's counts all common tokens."""
     rows = rows_of(real_data, name)[:500]
-    predicted, gold = list(map(shifted, rows)), [row["answers"]["text"] for row in rows]
+    predicted = list(map(shifted, rows))
+    gold = [row["answers"]["text"] for row in rows]
     f1 = graded_by(rows, predicted).values[1]
     cmrc = np.array([cmrc_f1(*pair) for pair in zip(predicted, gold, strict=True)])
     assert (cmrc <= f1 + 1e-12).all()
@@ -196,7 +203,7 @@ STSB = {
 RTE = {"columns": {"text_a": "sentence1", "text_b": "sentence2"}}
 
 
-def load_real(folder: Path, train: str, dev: str, **settings: Any) -> Any:
+def load_real(folder, train, dev, **settings):
     source = {"train": str(folder / train), "validation": str(folder / dev)}
     return load(DataSpec.model_validate({"source": source, **settings}), TextClassification.schema)
 

@@ -136,7 +136,8 @@ class BertSelfAttention(nn.Module):
             context = F.dropout(weights, self.probability, self.training) @ value
         else:
             # The same equation in one kernel, which does not keep the weights.
-            weights, dropped = None, self.probability if self.training else 0.0
+            weights = None
+            dropped = self.probability if self.training else 0.0
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropped)
         return context.transpose(1, 2).flatten(2), weights  # (batch, length, hidden)
 
@@ -211,7 +212,8 @@ class BertEncoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[list[Tensor], list[Tensor]]:
         """What goes into each layer and comes out of the last, `(batch, length, hidden)`; each layer's weights."""
-        states, attentions = [x], []
+        states = [x]
+        attentions = []
         for layer in self.layer:
             x, weights = layer(x, mask, with_weights)
             states.append(x)
@@ -435,6 +437,7 @@ def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> tr
 def load(folder: str | Path) -> BertForPreTraining:
     """The model in a folder, in fp32. Raises ModelError if it is not a BERT with both heads."""
     path = Path(folder).expanduser()
-    encoder, own_config = Encoder(str(folder), path, "folder"), read_config(path)
+    encoder = Encoder(str(folder), path, "folder")
+    own_config = read_config(path)
     model = load_model(encoder, BertForPreTraining, {}, new_head=False, own_config=own_config)
     return cast(BertForPreTraining, model)

@@ -72,11 +72,14 @@ class Masking:
                 "in scripts with blanks between words",
                 "Write  whole_word: false, which does the same in Chinese, Japanese or Thai.",
             )
-        self.nsp, self.mask_probability = nsp, mask_probability
-        self.whole_word, self.keep_order = whole_word, keep_order
+        self.nsp = nsp
+        self.mask_probability = mask_probability
+        self.whole_word = whole_word
+        self.keep_order = keep_order
         self.cls_id, self.sep_id, self.mask_id = (token_id(tokenizer, name) for name in ("cls", "sep", "mask"))
         self.token_types = "token_type_ids" in tokenizer.model_input_names
-        self.special, self.continuation = special, continuation
+        self.special = special
+        self.continuation = continuation
         self.ordinary = np.flatnonzero(ordinary)  # possible replacements: neither special nor [unusedN]
 
     def __call__(self, features: Dataset, indices: Sequence[int], seed: int, epoch: int) -> dict[str, list[Any]]:
@@ -96,7 +99,8 @@ class Masking:
         sizes = np.diff(chunks.bounds).tolist()
         rooms = {i: sizes[i] - bounds[i] for i, other in enumerate(turned) if other}
         unrelated = _unrelated(arrow, chunks, rooms, rngs, self.mask_id)
-        segments, labels = [], []
+        segments = []
+        labels = []
         for i, bound in enumerate(bounds):
             ids = chunks.ids[chunks.bounds[i] : chunks.bounds[i + 1]]
             segments.append([ids[:bound], unrelated.get(i, ids[bound:])] if bound else [ids])
@@ -107,7 +111,8 @@ class Masking:
 
     def _bound(self, chunks: Chunks, index: int, rng: np.random.Generator) -> int:
         """Tokens of the first segment; 0 where there is only one segment."""
-        first, last = chunks.first[index], chunks.first[index + 1]
+        first = chunks.first[index]
+        last = chunks.first[index + 1]
         if self.nsp == "none" or last - first < 2:
             return 0
         return int(chunks.ends[rng.integers(first + 1, last)] - chunks.ends[first])
@@ -119,7 +124,8 @@ class Masking:
         sizes = [1 + sum(len(segment) + 1 for segment in pair) for pair in segments]
         ids = np.full((len(sizes), max(sizes)), self.sep_id)
         ids[:, 0] = self.cls_id
-        types, chance = np.zeros_like(ids), np.ones((3, *ids.shape))
+        types = np.zeros_like(ids)
+        chance = np.ones((3, *ids.shape))
         for i, (pair, size, rng) in enumerate(zip(segments, sizes, rngs, strict=True)):
             start = 1
             for number, segment in enumerate(pair):
@@ -156,7 +162,8 @@ class Masking:
         begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
         mask_order = np.zeros_like(ids)
         for i in range(len(ids)):
-            inside, heads = np.flatnonzero(free[i]), np.flatnonzero(begins[i])
+            inside = np.flatnonzero(free[i])
+            heads = np.flatnonzero(begins[i])
             word = begins[i, inside].cumsum() - 1
             words = order[i, heads].argsort()
             sizes = np.bincount(word)[words]
@@ -217,9 +224,11 @@ def _fitting(
     filled = np.where(allowed[chunk], stops - starts, -1)
     runs = []
     for number, i in enumerate(left):
-        first, last = others.first[number * CANDIDATES], others.first[(number + 1) * CANDIDATES]
+        first = others.first[number * CANDIDATES]
+        last = others.first[(number + 1) * CANDIDATES]
         best = first + filled[first:last].argmax()
-        start, stop = int(starts[best]), int(stops[best])
+        start = int(starts[best])
+        stop = int(stops[best])
         if filled[best] == 0:
             size = int(room[number * CANDIDATES])
             end = int(others.ends[best + 1])
@@ -232,7 +241,10 @@ def _fitting(
 def fewer_masks(batch: Mapping[str, Tensor], mask_probability: float) -> dict[str, Tensor]:
     """The batch as if `Masking` had drawn it at this lower `mask_probability`, without its column `mask_order`."""
     rest = dict(batch)
-    order, labels, ids = rest.pop("mask_order"), batch["labels"], batch["input_ids"]  # (batch, length)
+    # (batch, length)
+    order = rest.pop("mask_order")
+    labels = batch["labels"]
+    ids = batch["input_ids"]
     budgets = (mask_probability * (order > 0).sum(1, keepdim=True).double()).round().clamp(min=1)  # (batch, 1)
     restored = (labels != -100) & (order > budgets)
     return {**rest, "input_ids": labels.where(restored, ids), "labels": labels.masked_fill(restored, -100)}

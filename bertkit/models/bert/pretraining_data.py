@@ -86,8 +86,12 @@ class _Encoder:
             self.tokenizer = Tokenizer.from_str(json.dumps(state))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        self.mask, self.pairs, self.short_sequences = str(tokenizer.mask_token), pairs, short_sequences
-        self.cloze, self.limit = max_length - 2, max_length - (3 if pairs else 2)  # tokens of a cloze, of a chunk
+        self.mask = str(tokenizer.mask_token)
+        self.pairs = pairs
+        self.short_sequences = short_sequences
+        # tokens of a cloze, of a chunk
+        self.cloze = max_length - 2
+        self.limit = max_length - (3 if pairs else 2)
 
     def __call__(self, texts: list[str], rows: list[int]) -> dict[str, list[Any]]:
         self.tokenizer.encode_special_tokens = True  # but the mask; set here, as pickling loses it
@@ -100,9 +104,11 @@ class _Encoder:
             document = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
             if self.mask in text:  # a cloze
                 ids = own[0][: self.cloze]
-                chunks, lost = [(ids, [len(ids)])], len(own[0]) - len(ids)
+                chunks = [(ids, [len(ids)])]
+                lost = len(own[0]) - len(ids)
             else:
-                chunks, lost = self._chunks(own, document), 0
+                chunks = self._chunks(own, document)
+                lost = 0
             for ids, lengths in chunks:
                 for name, value in zip(columns, (row, document, ids, lengths, lost), strict=True):
                     columns[name].append(value)

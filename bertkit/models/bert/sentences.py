@@ -59,7 +59,8 @@ def sentences(text: str) -> list[str]:
 
 def _ends(paragraph: str) -> Iterator[int]:
     for match in _END.finditer(paragraph):
-        mark, end = match.group(), match.end()
+        mark = match.group()
+        end = match.end()
         following = paragraph[end + 1 : end + 4].lstrip(" \"'“‘«([")[:1]
         if mark[0] not in ".!?…" or not (
             following.islower() or (mark == "." and _inside(paragraph, match.start(), following))
@@ -91,7 +92,8 @@ def pack(lengths: Sequence[int], limit: int, pairs: bool, short_sequences: float
     while start < len(parts):
         short = rng.random() < short_sequences
         target = 2 + int(rng.random() * (limit - 1)) if short else limit
-        end, total = start, 0
+        end = start
+        total = 0
         while end < len(parts) and (end - start < least or total + parts[end] <= target):
             total += parts[end]
             end += 1

@@ -141,7 +141,8 @@ class BertDecoder(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         x = self.embeddings(input_ids, None, past)  # (batch, target, hidden)
         mask = causal_mask(input_ids.shape[1], past, x.device)
         seen = None if source_mask is None else source_mask[:, None, None].bool()  # (batch, 1, 1, source)
-        attentions, cross_attentions = [], []
+        attentions = []
+        cross_attentions = []
         for index, layer in enumerate(cast(nn.ModuleList, self.encoder["layer"])):
             x, weights, cross = layer(x, mask, source, seen, index, with_weights, past_key_values=cache)
             if with_weights:
@@ -209,7 +210,8 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         self.encoder = BertModel(encoder)
         self.encoder.get_submodule("pooler").requires_grad_(False)  # saved for transformers; nothing reads it
         self.decoder = BertLMHeadModel(decoder)
-        config.encoder, config.decoder = self.encoder.config, self.decoder.config
+        config.encoder = self.encoder.config
+        config.decoder = self.decoder.config
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Module:
@@ -273,7 +275,8 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
 
 def shift_right(labels: Tensor, config: EncoderDecoderConfig) -> Tensor:
     """What the decoder reads to predict the labels: the start token, then all labels but the last (section 3.1)."""
-    start, pad = cast(int, config.decoder_start_token_id), cast(int, config.pad_token_id)
+    start = cast(int, config.decoder_start_token_id)
+    pad = cast(int, config.pad_token_id)
     ids = F.pad(labels[:, :-1], (1, 0), value=start)  # (batch, target)
     return ids.masked_fill(ids == IGNORED, pad)
 

@@ -56,9 +56,11 @@ def _steps(gains: Tensor, chain: Chain) -> int:
     if not all(x.size for x in possible):
         return 0
     allowed = (scores[0] > FORBIDDEN / 2).astype(np.float64)
-    reached, depth = allowed, 1
+    reached = allowed
+    depth = 1
     while not reached.all():
-        reached, depth = np.minimum(reached @ allowed, 1), depth + 1
+        reached = np.minimum(reached @ allowed, 1)
+        depth = depth + 1
         if depth > 8:
             return 0
     gap = float(np.log(2 * len(allowed)) - gains.min().log()) + max(float(np.ptp(x)) for x in possible)
@@ -68,7 +70,8 @@ def _steps(gains: Tensor, chain: Chain) -> int:
 
 def _scaled_posterior(gains: Tensor, peaks: Tensor, mask: Tensor, chain: Chain, steps: int) -> Posterior:
     """From sums of probabilities. Each word's are known up to a factor, which its norm cancels."""
-    lengths, tops = mask.sum(1), [x.max() for x in chain]
+    lengths = mask.sum(1)
+    tops = [x.max() for x in chain]
     scaled = Chain(*((x - top).exp() for x, top in zip(chain, tops, strict=True)))
     alpha, beta, after, log_sum = (
         _scan(gains, lengths, scaled) if gains.is_cuda else _loop(gains, lengths, scaled, steps)
@@ -89,7 +92,8 @@ def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Te
     outer = torch.stack([words, _reversed(words, lengths)], 1).numpy()  # (words, 2, batch, tags)
     inner = np.empty_like(outer)  # sums without it
     weights = np.stack([scaled.transitions.numpy(), scaled.transitions.numpy().T])
-    counts, logs = lengths.numpy(), np.zeros(len(gains))
+    counts = lengths.numpy()
+    logs = np.zeros(len(gains))
     inner[0] = np.stack([scaled.start.numpy(), scaled.end.numpy()])[:, None]
     outer[0] *= inner[0]
     for t in range(1, len(outer)):

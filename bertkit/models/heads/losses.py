@@ -44,7 +44,8 @@ def cosent(scores: Tensor, targets: Tensor, scale: float) -> Tensor:
 
     scores, targets: `(pairs,)` of one process. Its value is of the pairs of all processes.
     """
-    scores, targets = across_processes(scores), across_processes(targets)
+    scores = across_processes(scores)
+    targets = across_processes(targets)
     differences = scale * (scores[:, None] - scores[None, :])
     wrong = differences[targets[:, None] < targets[None, :]]
     return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
@@ -58,7 +59,9 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
     `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this order. Returns `()`.
     """
     rows = len(anchors)
-    query, positive, other = texts[:rows], texts[rows : 2 * rows], texts[2 * rows :]
+    query = texts[:rows]
+    positive = texts[rows : 2 * rows]
+    other = texts[2 * rows :]
     candidates = torch.cat([across_processes(positives), across_processes(negatives)])
     known = torch.cat([across_processes(positive), across_processes(other)])
     queries = torch.cat([across_processes(query), across_processes(torch.full_like(other, -1))])

@@ -62,7 +62,8 @@ def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
     """
     transitions, start, end = chain
     order = np.argsort(-lengths, kind="stable")  # the longest first
-    lengths, scores = lengths[order], _by_word(emissions[order])
+    lengths = lengths[order]
+    scores = _by_word(emissions[order])
     going = (lengths > np.arange(len(scores))[:, None]).sum(1).tolist()
     best = np.empty_like(scores)  # of all paths that lead to a word and tag
     best[0] = start + scores[0]
@@ -76,8 +77,10 @@ def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
         np.add(best[t - 1, :n].T[:, :, None], moves, out=paths)
         np.maximum.reduce(paths, axis=0, out=best[t, :n])
         best[t, :n] += scores[t, :n]
-    last, sentences = lengths - 1, np.arange(len(order))
-    back, into = np.full(best.shape[:2], -1), np.ascontiguousarray(transitions.T)
+    last = lengths - 1
+    sentences = np.arange(len(order))
+    back = np.full(best.shape[:2], -1)
+    into = np.ascontiguousarray(transitions.T)
     back[last, sentences] = tag = (best[last, sentences] + end).argmax(1)
     for t in range(len(scores) - 1, 0, -1):
         n = going[t]
@@ -93,7 +96,9 @@ def posterior(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Poste
 
     transitions, start, end = chain
     scores = _by_word(emissions)
-    before, after, beyond = np.empty_like(scores), np.empty_like(scores), np.empty_like(scores)
+    before = np.empty_like(scores)
+    after = np.empty_like(scores)
+    beyond = np.empty_like(scores)
     before[0] = start + scores[0]
     forth = _Moves(transitions)
     for t in range(1, len(scores)):
@@ -124,7 +129,8 @@ def span_posteriors(
     steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(min=NEVER)  # so that sums stay exact
     sums = np.pad(steps.cumsum(1), ((0, 0), (1, 0)))
     within = np.exp(sums[sentence, last] - sums[sentence, first])
-    ends, inner = np.ones(len(spans)), last + 1 < lengths[sentence]
+    ends = np.ones(len(spans))
+    inner = last + 1 < lengths[sentence]
     where = sentence[inner], last[inner]
     ends[inner] = np.where(continues[path[where]], 0.0, np.exp(following[where])).sum(1)
     chances: Array = posterior.marginals[sentence, first, path[sentence, first]] * within * ends
@@ -135,7 +141,8 @@ class _Moves:
     """A step along the chain: of logarithms `(batch, tags)` those of the sums, over tags, of what leads from them."""
 
     def __init__(self, moves: Array) -> None:
-        self.moves, self.top = moves, moves.max()
+        self.moves = moves
+        self.top = moves.max()
         self.gains = np.exp(moves - self.top)
 
     def __call__(self, logs: Array) -> Array:

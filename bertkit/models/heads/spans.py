@@ -84,7 +84,8 @@ def best_spans(
     after = few[..., None] + torch.arange(width, device=few.device)
     ends = ends.gather(1, after.flatten(1)).reshape(after.shape)
     ordered = (starts.gather(1, few)[..., None] + ends).flatten(1).sort(dim=1, descending=True, stable=True)
-    scores, at = ordered.values[:, :n_best], ordered.indices[:, :n_best]
+    scores = ordered.values[:, :n_best]
+    at = ordered.indices[:, :n_best]
     first = few.gather(1, at // width) - offset
     return {"scores": scores, "spans": torch.stack([first, first + at % width], dim=-1), "null": null}
 
@@ -106,7 +107,8 @@ def best_of_windows(
     scores, first, last = (np.concatenate(parts) for parts in zip(*(w[:3] for w in windows), strict=True))
     best = np.argsort(-scores, kind="stable")[:n_best]
     borders = zip(scores[best].tolist(), starts[first[best]].tolist(), ends[last[best]].tolist(), strict=True)
-    kept, spans = [], []
+    kept = []
+    spans = []
     for score, start, end in borders:
         text = context[start:end]
         bare = text.strip()

@@ -146,7 +146,8 @@ def _each_word(scores: Array, tags: Sequence[str], temperature: float, find: Fin
 
     posterior = softmax(scores.astype(np.float64) / temperature, axis=1)
     best = posterior.argmax(axis=1)
-    chosen, named = posterior[np.arange(len(best)), best], [tags[i] for i in best.tolist()]
+    chosen = posterior[np.arange(len(best)), best]
+    named = [tags[i] for i in best.tolist()]
     spans = []
     for kind, first, end in find(named):
         continuing = [i for i, tag in enumerate(tags) if end < len(named) and _continues(named[end - 1], tag)]
@@ -160,7 +161,8 @@ def expand_groups(best: Tagged, sizes: Sequence[int]) -> Tagged:
     if all(size == 1 for size in sizes):
         return best
     starts = [0, *accumulate(sizes)]
-    tags, scores = list[str](), list[float]()
+    tags = list[str]()
+    scores = list[float]()
     for tag, score, size in zip(best.tags, best.scores, sizes, strict=True):
         tags += _of_group(tag, size)
         scores += [score] * size
@@ -190,7 +192,8 @@ def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: boo
         decoded = dict(zip(read, zip(best.tags, best.scores, strict=True), strict=True))
         labels, chances = zip(*(decoded.get(word, ("", 0.0)) for word in range(words)), strict=True)
         return best._replace(tags=list(labels), scores=list(chances))
-    tags, scores = ["O"] * words, [1.0] * words
+    tags = ["O"] * words
+    scores = [1.0] * words
     score_of = {word: entity.score for entity in best.entities for word in read[entity.first : entity.end]}
     bioes = any(tag[0] in "ES" for tag in best.tags)
     for index, (word, tag) in enumerate(zip(read, best.tags, strict=True)):
@@ -198,7 +201,8 @@ def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: boo
         if index and word > before + 1 and _continues(best.tags[index - 1], tag):
             tags[before] = ({"B": "S", "I": "E"} if bioes else {}).get(tags[before][0], tags[before][0]) + tag[1:]
             tag = {"I": "B", "E": "S"}[tag[0]] + tag[1:]
-        tags[word], scores[word] = tag, best.scores[index]
+        tags[word] = tag
+        scores[word] = best.scores[index]
     parts = [Entity(kind, first, end, score_of[first]) for kind, first, end in entities(tags)]
     return best._replace(tags=tags, scores=scores, entities=parts)
 
@@ -242,7 +246,8 @@ def _blocks(
     order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
     while order:
         size = max(1, BLOCK // len(scores[order[-1]]))
-        rows, order = order[-size:], order[:-size]
+        rows = order[-size:]
+        order = order[:-size]
         lengths = np.array([len(scores[row]) for row in rows])
         emissions = np.zeros((len(rows), lengths.max(), len(tags)))
         for own, row in zip(emissions, rows, strict=True):

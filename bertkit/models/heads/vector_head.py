@@ -147,7 +147,8 @@ def _modules(folder: Path, head: bool) -> dict[str, Path]:
         raise ModelError(file, "not a list of modules")
     folders = {}
     for module in listed[: len(listed) - head]:
-        name, inside = str(module.get("type", "")), folder / str(module.get("path", ""))
+        name = str(module.get("type", ""))
+        inside = folder / str(module.get("path", ""))
         if not inside.resolve().is_relative_to(folder.resolve()):
             raise ModelError(file, f"names {inside}, which is outside of the model")
         kind = name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name

@@ -13,7 +13,8 @@ _ENTITY = re.compile(r"T\d+\t(?P<label>\S+) (?P<places>\d+ \d+(?:;\d+ \d+)*)\t(?
 
 def rows(file: OpenFile) -> Iterator[tuple[int, dict[str, Any]]]:
     """The row of a file: `id`, `text` and `spans`; relations, events, attributes and notes are left out."""
-    text, spans = file.beside("txt"), list[dict[str, Any]]()
+    text = file.beside("txt")
+    spans = list[dict[str, Any]]()
     for number, line in file.lines():
         if not line.startswith("T"):
             continue
