@@ -25,7 +25,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "attachments": 6_300,
     "audits": 8_700,
     "cli": 8_300,
-    "data": 38_700,
+    "data": 42_000,
     "decisions": 2_500,
     "encoding": 4_300,
     "engine": 12_300,
@@ -44,13 +44,13 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "serving": 12_800,
     "sweeps": 4_800,
     "tasks": 24_300,
-    "tokenizer": 1_900,
+    "tokenizer": 2_100,
     "training": 10_700,
 }
 GROWTH = 1.15  # how much one sub-package may grow while another pays
 MOST_OF_ALL = 280_500
 MOST_OF_CORE = 201_000
-MOST_OF_TRAINING = 177_000  # what `import bertkit.training.train` brings
+MOST_OF_TRAINING = 181_000  # what `import bertkit.training.train` brings
 MOST_OF_TESTS = 356_500
 
 
