@@ -221,8 +221,29 @@ def test_offsets_that_are_counted_otherwise_are_recognised(unit, before, count, 
 
 
 def test_spans_with_their_own_text_say_whether_their_offsets_are_right(tmp_path):
-    rows = [{"text": "张三在北京", "spans": [{"start": 0, "end": 1, "label": "X", "text": "张三"}]}]
-    assert "1 span whose own text is not" in said(data(rows, tmp_path))
+    right = {"text": "张三在北京", "spans": [{"start": 0, "end": 2, "label": "X", "text": "张三"}]}
+    wrong = {"text": "张三在北京", "spans": [{"start": 0, "end": 1, "label": "X", "text": "北京"}]}
+    assert "1 span whose own text is not" in said(data([right, right, wrong], tmp_path))
+    small.raises(DataError, "2 of 3 spans whose own text is not", data, [right, wrong, wrong], tmp_path)
+    last = {"text": "张三在北京", "spans": [{"start": 0, "end": 1, "label": "X", "text": "张三"}]}
+    small.raises(DataError, "to the last character", data, [last], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "said_of_it"),
+    [
+        ({"text": "Tom去上海", "tags": "B-P I-P O O B-L I-L".split()}, "units: characters"),
+        ({"tokens": ["Ada", "flew", " ", "to", "Bo"], "tags": "B-P O O O B-P".split()}, "would be divided otherwise"),
+        ({"tokens": [*"김철수는", "Tom"], "tags": "B-P I-P I-P O B-P".split()}, "units: characters"),
+        ({"text": "x", "tokens": ["Ada"], "tags": ["B-P"]}, "token 1, 'Ada', is not where its text goes on"),
+    ],
+)
+def test_tokens_and_tags_of_odd_rows(row, said_of_it, tmp_path):
+    try:
+        result = said(data([row] * 3, tmp_path))
+    except DataError as error:
+        result = str(error)
+    assert said_of_it in result
 
 
 PLACED = "科技全方位资讯智能快捷的汽车生活需要有三"

@@ -73,6 +73,9 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     problems = []
     if predictor.task.name != task.name:
         problems.append(Problem(WHERE, f"{spec.teacher} was trained for {predictor.task.name}, not {task.name}"))
+    elif predictor.task.unit != task.unit:
+        what = f"{spec.teacher} has a tag for {predictor.task.unit}, not for {task.unit}"
+        problems.append(Problem(WHERE, what, f"Write  task: {{words: {predictor.task.unit}}}"))
     else:
         for option, ours in targets.must_match(task).items():
             if (theirs := targets.must_match(predictor.task)[option]) != ours:

@@ -47,6 +47,7 @@ def choose_columns(
         complete = [a for a in group if mapped <= set(a) and all(map(there, a))]
         if mapped and not any(mapped <= set(a) for a in group):
             raise DataError("data.columns", f"{_either([sorted(mapped)])} do not go together; map {_either(group)}")
+        complete = [a for a in complete if {*a} == mapped] or complete
         complete = [a for a in complete if not any({*a} < {*other} for other in complete)]
         if len(complete) > 1:
             raise DataError(
@@ -72,11 +73,11 @@ def choose_columns(
 
 def _with_aliases(found: Sequence[str], spec: DataSpec, schema: Schema) -> DataSpec:
     """The section, with the column mapped that has the target of another name, where no target is there."""
-    if any(name in found or name in spec.columns for name in schema.targets):
+    if any(name in found or name in spec.columns for name in schema.targets) or "tokens" in found:
         return spec
-    free = [name for name in found if name not in mapped_columns(spec)]
-    pairs = {name: alias for name in schema.targets for alias in schema.columns[name].aliases if alias in free}
-    return spec.model_copy(update={"columns": {**spec.columns, **pairs}})
+    free = {*found} - mapped_columns(spec)
+    pairs = [(name, alias) for name in schema.targets for alias in schema.columns[name].aliases if alias in free]
+    return spec.model_copy(update={"columns": {**spec.columns, **dict(pairs)}}) if len(pairs) == 1 else spec
 
 
 def optional_columns(spec: DataSpec, schema: Schema) -> list[str]:

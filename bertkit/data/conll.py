@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain, islice, pairwise
 
 from bertkit.data.decoding import Lines
@@ -24,7 +24,6 @@ FEWEST_PLACED = 20
 _COMMENT = re.compile("##? ")
 _PLACED = re.compile(r"(.)(\d+)")
 _WITHIN = re.compile(rf"(?<=[{UNSPACED}]) (?=[{UNSPACED}])")  # a blank in a word, as in Thai
-_TAG = re.compile(r"O|[BIESLUMW]-.+")
 
 _TABS = "if tabs separate the fields and fields contain spaces, " + setting("delimiter", '"\\t"')
 
@@ -47,12 +46,14 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
         raise DataError("data.header", f"names a column twice: {', '.join(twice)}")
     lines = iter(lines)
     head = list(islice(lines, PEEK))
+    fields_of = [len(_fields(line.rstrip("\r\n"), spec.delimiter)) for _, line in head if not line.startswith("#")]
+    expected = len(names) or max(fields_of, key=fields_of.count, default=2)
     placed = _have_places(fields[0] for _, line in head if (fields := _fields(line.rstrip("\r\n"), spec.delimiter)))
     sentence: list[list[str]] = []
     first = document = comments = 0
     for number, line in chain(head, lines, [(0, "")]):
         text = line.rstrip("\r\n")
-        if not sentence and _is_comment(text, names):
+        if not sentence and _is_comment(text, expected):
             comments += 1
             continue
         if text.strip() and not text.startswith(DOCUMENT):
@@ -98,14 +99,14 @@ def _fields(text: str, delimiter: str | None) -> list[str]:
     return [field.strip(" \t") or (field if number == 0 else "") for number, field in enumerate(fields)]
 
 
-def _is_comment(text: str, names: Sequence[str]) -> bool:
-    """Whether a line before a sentence is a comment, not the token `#`."""
+def _is_comment(text: str, expected: int) -> bool:
+    """Whether a line before a sentence is a comment, not the token `#` and its other fields, the last in capitals."""
     if not _COMMENT.match(text):
         return False
     if "\t" in text:
         return " " in text.partition("\t")[0]
     fields = text.split()
-    return len(fields) != (len(names) or 2) or not _TAG.fullmatch(fields[-1])
+    return len(fields) != expected or fields[-1] == fields[-1].lower()
 
 
 def _have_places(tokens: Iterable[str]) -> bool:

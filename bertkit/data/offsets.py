@@ -75,8 +75,9 @@ def likely_unit(misfits: Sequence[tuple[str, Sequence[Record]]]) -> str:
     if not misfits or not all(spans for _, spans in misfits):
         return ""
     for unit in UNITS:
-        pairs = ((text, moved(text, spans, unit)) for text, spans in misfits)
-        if all(spans and _fit(text, spans) for text, spans in pairs):
+        pairs = [(text, moved(text, spans, unit)) for text, spans in misfits]
+        changed = any(others != [*spans] for (_, others), (_, spans) in zip(pairs, misfits, strict=True))
+        if changed and all(spans and _fit(text, spans) for text, spans in pairs):
             return unit
     for shift, (start, end) in SHIFTS.items():
         if all(_fit_shifted(text, spans, start, end) for text, spans in misfits):
@@ -85,8 +86,13 @@ def likely_unit(misfits: Sequence[tuple[str, Sequence[Record]]]) -> str:
 
 
 def _fit(text: str, spans: Sequence[Record]) -> bool:
-    aligned = spans_to_tags(text, spans, "strict")
+    aligned = spans_to_tags(text, spans, "strict", "characters" if _say_texts(spans) else "words")
     return not aligned.problems and not aligned.counts["other"]
+
+
+def _say_texts(spans: Sequence[Record]) -> bool:
+    """Whether all spans have a text of their own, by which their offsets are recognised in every script."""
+    return all("text" in span for span in spans)
 
 
 def _fit_shifted(text: str, spans: Sequence[Record], by_start: int, by_end: int) -> bool:
@@ -95,7 +101,9 @@ def _fit_shifted(text: str, spans: Sequence[Record], by_start: int, by_end: int)
     for span in spans:
         start = span.get("start")
         end = span.get("end")
-        if type(start) is not int or type(end) is not int or max(text[start:end], default="") > LATIN:
+        if type(start) is not int or type(end) is not int:
+            return False
+        if max(text[start:end], default="") > LATIN and not _say_texts(spans):
             return False
         copies.append({**span, "start": start + by_start, "end": end + by_end})
     return _fit(text, copies) and not spans_to_tags(text, copies, "strict").counts["trimmed"]

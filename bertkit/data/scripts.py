@@ -64,20 +64,34 @@ def marks() -> str:
 def joined(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
     """The text that tokens are of, and the characters of each in it, end exclusive.
 
-    They are joined by spaces, but not where a token is blank, which says where the spaces are; not beside a character
-    of a script written without them; and not where all are single characters, some of them of such a script or Korean.
+    They are joined by spaces, but not beside a character of a script written without them; not where blank tokens say
+    where the spaces are; and not where most tokens are single characters, some of them of such a script or Korean,
+    unless two are words.
 
-    >>> joined(["I", "like", "it"])[0], joined(["私", "は", "Tom", "です"])[0], joined(["a", "n", " ", "o", "x"])[0]
-    ('I like it', '私はTomです', 'an ox')
+    >>> joined(["I", "like", "it"])[0], joined(["私", "は", "Tom", "です"])[0], joined(["경", "찰", "은", "FBI"])[0]
+    ('I like it', '私はTomです', '경찰은FBI')
     """
-    characters = all(len(token) == 1 for token in tokens) and any(map(_CHARACTER_BY_CHARACTER.match, tokens))
-    spaced = not characters and not any(map(str.isspace, tokens))
+    spelled = any(map(_CHARACTER_BY_CHARACTER.match, tokens))
+    spelled = spelled and 3 * sum(map(_is_single, tokens)) >= 2 * len(tokens)
+    spaced = spelled or not any(map(str.isspace, tokens)) or any(map(_are_words, tokens, tokens[1:]))
     text = ""
     places = list[tuple[int, int]]()
     for number, token in enumerate(tokens):
         beside = _BESIDE_NO_BLANK.match(text[-1:]) or _BESIDE_NO_BLANK.match(token)
-        if number and spaced and not beside:
+        apart = _are_words(tokens[number - 1], token, both=True) if spelled else spaced
+        if number and apart and not beside:
             text += " "
         places.append((len(text), len(text) + len(token)))
         text += token
     return text, places
+
+
+def _is_single(token: str) -> bool:
+    """Whether a token is one character, with its marks."""
+    return len(token) == 1 or (len(token) > 1 and all(unicodedata.category(mark)[0] in "MC" for mark in token[1:]))
+
+
+def _are_words(before: str, token: str, *, both: bool = False) -> bool:
+    """Whether letters or digits of two tokens meet, one of which (or both) is longer than a character."""
+    longest = min(len(before), len(token)) if both else max(len(before), len(token))
+    return longest > 1 and before[-1:].isalnum() and token[:1].isalnum()

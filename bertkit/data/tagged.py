@@ -79,7 +79,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
         tags = row["tags"]
         if tags is None:
             return None
-        units = row.get("tokens") or places_of(row)
+        units = row.get("tokens") or (words(row["text"]) if known == "none" and "text" in row else places_of(row))
         if len(tags) != len(units):
             raise ValueError(f"{len(units)} words, but {len(tags)} tags")
         if known == "none":
@@ -163,11 +163,13 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
         cut = [Problem("", what, "train with  task: {alignment: expand}, or contract")] if counts["cut"] else []
         raise DataError([*error.problems, *(counted_otherwise() or cut)]) from None
     otherwise = counted_otherwise()
-    if otherwise and counts["other"]:
-        raise DataError(otherwise)
+    if counts["other"] and (otherwise or 2 * counts["other"] > occurrences.total()):
+        what = f"{split}: {counts['other']:,} of {counted(occurrences.total(), 'span')} {REPORTED['other']}"
+        raise DataError(otherwise or [Problem("", what, "Correct the offsets.")])
     findings += [warn(problem.what, problem.fix) for problem in otherwise]
-    finer = "Where words are too coarse for right ones, train with  task: {words: characters}."
-    fix = f"Correct the offsets where they are wrong. {finer}"
+    fix = "Correct the offsets where they are wrong."
+    if unit != "characters" and (counts["misaligned"] or counts["lost"]):
+        fix += " Where words are too coarse for right ones, train with  task: {words: characters}."
     if split == "train" and occurrences and not kept:
         raise DataError(
             "task.alignment",

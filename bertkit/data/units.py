@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.scripts import joined, mostly_unspaced
+from bertkit.data.scripts import LATIN, joined, mostly_unspaced
+from bertkit.data.scripts import share as script_share
 from bertkit.data.table import Table, each_row
 from bertkit.data.tagging import entities
 from bertkit.data.word_spans import Marked, Places, Span, Unit, read_spans, spans_to_tags, words
+from bertkit.errors import RowsError
 from bertkit.text import Record, counted, share
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 MISALIGNED = 0.001  # the share of spans that may cut a word where words have the tags
-DOUBTFUL = 0.05  # the share of spans that cut a word below which their offsets may be wrong
 MISFITS = 100  # rows with spans that do not fit, by which units of offsets are recognised
 TEXT_UNITS: Sequence[Unit] = ("words", "characters")  # the coarsest first
 
@@ -77,11 +78,20 @@ def as_spans(table: Table) -> Table:
     return Table(values, table.origin)
 
 
+def is_by_characters(table: Table) -> bool:
+    """Whether tags of a text are of its characters, not of its words."""
+    if "text" not in table.values or "tags" not in table.values or "tokens" in table.values:
+        return False
+    pairs = zip(table.values["text"], table.values["tags"], strict=True)
+    return any(tags is not None and len(tags) != len(words(text)) for text, tags in pairs)
+
+
 def has_own_units(table: Table) -> bool:
-    """Whether rows have tokens that make a text by spaces alone, so that they are what has a tag."""
+    """Whether most rows have tokens that make a text by spaces alone, so that they are what has a tag."""
     if "tokens" not in table.values or "text" in table.values:
         return False
-    return all(joined(tokens)[0] == " ".join(tokens) for tokens in table.values["tokens"])
+    by_spaces = sum(joined(tokens)[0] == " ".join(tokens) for tokens in table.values["tokens"])
+    return 2 * by_spaces > len(table)
 
 
 def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Places]]:
@@ -98,7 +108,10 @@ def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Plac
         by_spaces = "text" not in row and text == " ".join(row["tokens"])
         own = "tokens" in row and (unit == "given" or (unit == "words" and by_spaces))
         texts.append(text)
-        places.append(_own_places(row) if own else words(text, unit))
+        try:
+            places.append(places_of(row) if own else words(text, unit))
+        except ValueError as error:
+            raise RowsError([(len(places), str(error), "")]) from None
     return texts, places
 
 
@@ -123,6 +136,7 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
         return "words", False, []
     pairs = python_spans(table if "spans" in table.values else as_spans(table), split)[0]
     unspaced = mostly_unspaced(text for text, _ in pairs())
+    latin = script_share((text for text, _ in pairs()), LATIN) >= 0.5
     findings = list[Finding]()
     for unit in TEXT_UNITS:
         total, cut, example, misfits = _cut(pairs(), table.origin.__getitem__, unit)
@@ -131,8 +145,7 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
             break
         what = f"units: characters, since {share(cut, total)} of the entities of {split} begin or end inside a word"
         fix = "If their offsets are wrong, correct them: with  task: {words: words}  such a span is an error."
-        doubtful = cut < DOUBTFUL * total and not unspaced
-        findings.append(warn(f"{what}; {example}", fix) if doubtful else note(f"{what}; {example}"))
+        findings.append(warn(f"{what}; {example}", fix) if latin else note(f"{what}; {example}"))
     if few:
         what = f"{split}: {cut:,} of {counted(total, 'span')} cut a word, and are expanded to whole words"
         findings.append(warn(f"{what}; {example}", "Correct the offsets where they are wrong."))
@@ -175,14 +188,6 @@ def _cut(pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit) -> tu
     return total, cut, example, misfits
 
 
-def _own_places(row: Record) -> Places:
-    """The places of a row's tokens; of its words where the tokens are not in its text."""
-    try:
-        return places_of(row)
-    except ValueError:
-        return words(row["text"])
-
-
 def _located(tokens: Sequence[str], text: str) -> Places:
     """The characters of tokens in the text that they are of. Raises ValueError where it has others."""
     places = Places()
@@ -190,7 +195,8 @@ def _located(tokens: Sequence[str], text: str) -> Places:
     for number, token in enumerate(tokens, 1):
         start = end + (0 if text.startswith(token, end) else _blanks(text, end))
         if not text.startswith(token, start):
-            raise ValueError(f"token {number}, {token!r}, is not where its text goes on with {text[start:][:20]!r}")
+            what = f"token {number}, {token!r}, is not where its text goes on with {text[start:][:20]!r}"
+            raise ValueError(f"{what}; data: {{columns: {{tokens: tokens}}}} reads the tokens alone")
         end = start + len(token)
         places.append((start, end))
     return places

@@ -197,7 +197,7 @@ def _read_span(number: int, value: object) -> Span:
         raise ValueError(f"span {number} is {short_repr(value)}, {what}")
     span = Span()
     for ours, names in _NAMES.items():
-        present = [name for name in names if name in value]
+        present = [name for name in names if value.get(name) is not None]
         span |= {ours: value[present[0]]} if present else {}
     if isinstance(ends := value.get("span", value.get("offsets")), list | tuple) and len(ends) == 2:
         span["start"], span["end"] = ends

@@ -96,6 +96,8 @@ class TokenClassificationOptions(TaskOptions):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         tags.check_names(self.labels, self.tags, self.scheme)
+        if self.scheme == "none" and self.words == "characters":
+            raise ValueError("words: characters is for entities; labels are of words, or of the tokens that rows give")
         return self
 
 
@@ -148,11 +150,11 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """With `words` as the training rows need it, and `alignment: expand` where a few of their spans cut one."""
         if options.words is not None or "train" not in tables:
             return options, []
-        if options.alignment != "strict":
+        if options.alignment != "strict" and "tokens" not in tables["train"].values:
             return options.model_copy(update={"words": "words"}), []
         table = cls._tagged(options, tables["train"], "train")[0]
         unit, few, findings = units.find_unit(table, "train", plain=options.scheme == "none")
-        changes = {"words": unit, **({"alignment": "expand"} if few else {})}
+        changes = {"words": unit, **({"alignment": "expand"} if few and options.alignment == "strict" else {})}
         return options.model_copy(update=changes), findings
 
     @classmethod
@@ -173,7 +175,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def _in_other_units(cls, options: TokenClassificationOptions, table: Table) -> bool:
         """Whether rows with tokens or tags have others than the model."""
         if "tokens" not in table.values or options.words == "characters":
-            return options.words == "characters"
+            return options.words == "characters" or units.is_by_characters(table)
         return options.words != "given" and not units.has_own_units(table)
 
     @staticmethod
