@@ -55,6 +55,11 @@ def mostly_unspaced(texts: Iterable[str]) -> bool:
     return share(texts, UNSPACED) >= 0.5
 
 
+def has_unspaced(text: str) -> bool:
+    """Whether a character of this text is of a script written without blanks."""
+    return not text.isascii() and re.search(f"[{UNSPACED}]", text) is not None
+
+
 @cache
 def marks() -> str:
     """All combining marks (Unicode category M): accents, vowel signs, tones. For `re` they are not in `\\w`."""

@@ -60,13 +60,17 @@ def encode_words(
     return columns
 
 
-def one_per_token(columns: Encoded) -> Encoded:
-    """These features with words that begin in one token as a single one, by its first; `ends`: the word after each."""
+def one_per_token(columns: Encoded, shared: Sequence[bool]) -> Encoded:
+    """These features with words that begin in one token as a single one, by its first; `ends`: the word after each.
+
+    shared: of each row, whether its words are joined so.
+    """
     words = list[list[int]]()
     heads = list[list[int]]()
     ends = list[list[int]]()
-    for read, places in zip(columns["words"], columns["heads"], strict=True):
-        groups = [[*group] for _, group in groupby(zip(read, places, strict=True), key=itemgetter(1))]
+    for row, read, places in zip(columns["row"], columns["words"], columns["heads"], strict=True):
+        pairs = zip(read, places, strict=True)
+        groups = [[*group] for _, group in groupby(pairs, key=itemgetter(1 if shared[row] else 0))]
         words.append([group[0][0] for group in groups])
         heads.append([group[0][1] for group in groups])
         ends.append([group[-1][0] + 1 for group in groups])

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from bertkit.data import tagged, tagging, units
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
+from bertkit.data.scripts import has_unspaced
 from bertkit.data.table import Checked, Table, column_values, numbers, required
 from bertkit.data.word_spans import Unit
 from bertkit.encoding.padding import Arrays
@@ -273,10 +274,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
             documents = [row if name is None else name for row, name in enumerate(rows["document"])]
         limits = {"max_length": self.max_length, "stride": self.options.stride}
         columns = encode_words(self.tokenizer, texts, words, **limits, documents=documents)
-        if self.plain:  # each word has a label of its own
-            columns["ends"] = [[word + 1 for word in read] for read in columns["words"]]
-        else:
-            columns = one_per_token(columns)
+        # labels are of each word, and tokenizers of scripts with spaces rarely join words
+        by_characters = self.unit == "characters"
+        shared = [not self.plain and (by_characters or has_unspaced(text)) for text in texts]
+        columns = one_per_token(columns, shared)
         columns["cut"] = [0] * len(columns["row"])
         if "tags" in rows.column_names:
             groups = tagger.groups_of_rows(columns, len(rows))
