@@ -738,8 +738,7 @@ def test_the_loss_scaler_of_fp16_comes_back(tmp_path):
 
 def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
     """Else a power cut could leave the name without the contents."""
-    # inodes
-    flushed = set()
+    flushed = set()  # inodes
     before = []
     fsync = os.fsync
     replace = Path.replace

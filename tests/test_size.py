@@ -48,9 +48,9 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "training": 10_700,
 }
 GROWTH = 1.15  # how much one sub-package may grow while another pays
-MOST_OF_ALL = 285_300
+MOST_OF_ALL = 285_400
 MOST_OF_CORE = 205_800
-MOST_OF_TRAINING = 181_400  # what `import bertkit.training.train` brings
+MOST_OF_TRAINING = 181_500  # what `import bertkit.training.train` brings
 MOST_OF_TESTS = 356_500
 
 

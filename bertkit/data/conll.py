@@ -57,7 +57,7 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
             comments += 1
             continue
         if text.strip() and not text.startswith(DOCUMENT):
-            fields = _fields(text, spec.delimiter)
+            fields = _fields(text, spec.delimiter, sentence)
             names = names or ["tokens", *(f"column{n}" for n in range(2, len(fields))), "tags"][: len(fields)]
             if fault := _fault(text, fields, len(names), spec.delimiter):
                 problems.add(number, *fault)
@@ -90,11 +90,13 @@ def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRow
     return conll_rows(words, spec.model_copy(update={"header": [*_CONLLU], "delimiter": "\t"}), problems)
 
 
-def _fields(text: str, delimiter: str | None) -> list[str]:
+def _fields(text: str, delimiter: str | None, before: Sequence[Sequence[str]] = ()) -> list[str]:
+    """The fields of a line. before: those of the lines before it, after characters of which a token may be a blank."""
     if delimiter is None and "\t" not in text:
         fields = [field for field in text.split(" ") if field]
-        blank = text.startswith("  ") and len(fields) == 1  # the token, and the separator after it
-        return [" ", *fields] if blank else fields
+        if before and text.startswith("  ") and len(fields) == 1 and max(len(token) for token, *_ in before) == 1:
+            return [" ", *fields]
+        return fields
     fields = text.split(delimiter or "\t")
     return [field.strip(" \t") or (field if number == 0 else "") for number, field in enumerate(fields)]
 

@@ -28,8 +28,7 @@ class DiskList(Sequence[Any]):
         with disk_full_as_error():
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it has no name, and is closed with this object
         weakref.finalize(self, close, self._file)
-        # each value is a line
-        self._starts = array("q")
+        self._starts = array("q")  # of the lines, each of which is a value
         self._size = 0
         self._whole: DiskList | None = None  # what this was selected from, which closes the file
         self.extend(values)

@@ -23,9 +23,8 @@ from bertkit.errors import DataError, extras_required, translated
 from bertkit.text import listed
 from bertkit.validation import did_you_mean
 
-# of a sheet; characters of a cell
-MAX_ROWS = 1_048_576
-MAX_CELL = 32_767
+MAX_ROWS = 1_048_576  # of a sheet
+MAX_CELL = 32_767  # characters
 _DAMAGE = (  # what openpyxl and zipfile raise for a file that is damaged or encrypted
     *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
     *(ParseError, struct.error, zlib.error),

@@ -131,8 +131,7 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     """The parts with their mapping of columns. All parts get the same inputs and target."""
     mapped: dict[str, list[Part]] = {split: [] for split in opened}
     alternatives = {*schema.targets, *chain.from_iterable(schema.inputs)}
-    # common: with the alternatives that all parts have
-    common = schema
+    common = schema  # with the alternatives that all parts have
     problems = list[Problem]()
     for split, part in [(split, part) for split, parts in opened.items() for part in parts]:
         try:

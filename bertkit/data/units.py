@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MISALIGNED = 0.001  # the share of spans that may cut a word where words have the tags
 MISFITS = 100  # rows with spans that do not fit, by which units of offsets are recognised
+_BLANKS = re.compile(r"\s*")
 TEXT_UNITS: Sequence[Unit] = ("words", "characters")  # the coarsest first
 
 
@@ -104,14 +106,11 @@ def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Plac
     places = list[Places]()
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
-        text = text_of(row)
+        text, own = _read(row, len(texts))
         by_spaces = "text" not in row and text == " ".join(row["tokens"])
-        own = "tokens" in row and (unit == "given" or (unit == "words" and by_spaces))
+        of_tokens = "tokens" in row and (unit == "given" or (unit == "words" and by_spaces))
         texts.append(text)
-        try:
-            places.append(places_of(row) if own else words(text, unit))
-        except ValueError as error:
-            raise RowsError([(len(places), str(error), "")]) from None
+        places.append(own if of_tokens else words(text, unit))
     return texts, places
 
 
@@ -188,21 +187,28 @@ def _cut(pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit) -> tu
     return total, cut, example, misfits
 
 
+def _read(row: Record, number: int) -> tuple[str, Places]:
+    """The text of a row, and the characters of its tokens in it. Raises RowsError where they are not there."""
+    if "text" not in row:
+        return joined(row["tokens"])
+    if "tokens" not in row:
+        return row["text"], []
+    try:
+        return row["text"], _located(row["tokens"], row["text"])
+    except ValueError as error:
+        raise RowsError([(number, str(error), "")]) from None
+
+
 def _located(tokens: Sequence[str], text: str) -> Places:
     """The characters of tokens in the text that they are of. Raises ValueError where it has others."""
     places = Places()
     end = 0
     for number, token in enumerate(tokens, 1):
-        start = end + (0 if text.startswith(token, end) else _blanks(text, end))
+        after_blanks = _BLANKS.match(text, end)
+        start = end if text.startswith(token, end) or not after_blanks else after_blanks.end()
         if not text.startswith(token, start):
-            what = f"token {number}, {token!r}, is not where its text goes on with {text[start:][:20]!r}"
+            what = f"token {number}, {token!r}, is not in the text at character {start}: {text[start : start + 20]!r}"
             raise ValueError(f"{what}; data: {{columns: {{tokens: tokens}}}} reads the tokens alone")
         end = start + len(token)
         places.append((start, end))
     return places
-
-
-def _blanks(text: str, start: int) -> int:
-    """How many blanks there are from this character on."""
-    rest: Any = text[start:]
-    return len(rest) - len(rest.lstrip())

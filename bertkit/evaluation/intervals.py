@@ -99,9 +99,8 @@ def roc_curves(truth: Bools, scores: Floats) -> list[Any]:
     """Per column with both classes, a matrix that sums weights by (step of rising score, class)."""
     from scipy.sparse import csc_array
 
-    # one array for all
     curves = []
-    ones = np.ones(len(truth))
+    ones = np.ones(len(truth))  # one array for all
     ends = np.arange(len(truth) + 1, dtype=np.int32)  # another: each row is in one place
     for column in np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0)):
         _, group = np.unique(scores[:, column], return_inverse=True)

@@ -87,9 +87,8 @@ class Runner:
             return self.model(arrays)
         import torch
 
-        # CUDA has read the arrays when `to` returns
         arrays = unmasked(arrays)
-        free = self.device.type == "cuda"
+        free = self.device.type == "cuda"  # CUDA has read the arrays when `to` returns
         batch = {name: torch.from_numpy(values).to(self.device, non_blocking=free) for name, values in arrays.items()}
         outputs = self.task.forward(self.model, batch)
         if self.keep:

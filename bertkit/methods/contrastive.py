@@ -40,8 +40,7 @@ PROTOTYPES = 1e-3
 WEIGHT_DECAY = 0.01
 # C of a linear head: no held-out row shows which is best, since the encoder has learned them all.
 STRENGTH = 16.0
-# over the texts; steps
-PASSES = 6
+PASSES = 6  # over the texts
 MIN_STEPS = 20
 MAX_STEPS = 400
 WARMUP = 0.1  # of the steps; the learning rate then falls to zero, linearly

@@ -21,9 +21,8 @@ from bertkit.evaluation.metrics import Kind
 
 STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0)  # C of LogisticRegression, for vectors of length 1
 ALPHAS = tuple(1 / C for C in STRENGTHS)  # of Ridge
-# at most 5 folds; of more labels than 20, which take long, at most 3
-FOLDS = 5
-FEW_FOLDS = 3
+FOLDS = 5  # at most
+FEW_FOLDS = 3  # at most, of more than MANY_LABELS, which take long
 MANY_LABELS = 20
 UNCHECKED = 16.0  # C where no label has two rows, so that nothing can be held out
 ITERATIONS = 1000

@@ -35,9 +35,8 @@ LONGEST = 100_000  # entries of a list or object: transformers copies and prints
 SIZE = re.compile("size|dim|layer|num_|^n_|^d_|head|pos|width|len|window|rank|bucket|label|group|hidden|embed|bins")
 TENSORS = 20_000  # of a file; a BERT of 24 layers has 400
 UNEXPLAINED = 250_000_000  # parameters beyond the bytes of the weights, such as those of a new head
-# steps of a tokenizer's normalizer; characters that it may make of one
-NORMALIZERS = 1_000
-GROWTH = 256
+NORMALIZERS = 1_000  # steps of a tokenizer's normalizer
+GROWTH = 256  # characters that it may make of one
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 ADVICE = "The file is damaged, or was made to exhaust memory."
 REMOVE = "Give the files their usual names, and remove the key."
@@ -172,9 +171,8 @@ def _implausible(folder: Path) -> Iterator[Problem]:
         if name.startswith("the length"):
             most = min(most, LONGEST)
         elif "layers" in name:
-            # layers may share their weights, as in ALBERT
             least = 0
-            most = max(100, len(shapes))
+            most = max(100, len(shapes))  # layers may share their weights, as in ALBERT
         elif "position" in name:
             most = POSITIONS
         if not least <= number <= most:

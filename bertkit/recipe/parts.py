@@ -44,9 +44,8 @@ def check_parts(sections: Json, report: Report, check_files: bool, own_metrics: 
 
     "" is the task of a recipe of one. Raises RecipeError with everything that is wrong.
     """
-    # what the tasks share is reported once
     entries = {"": Json()}
-    problems = dict[KeyProblem, None]()
+    problems = dict[KeyProblem, None]()  # what the tasks share is reported once
     if "tasks" in sections:
         own_metrics = False
         entries = {name: entry for name, entry in mapping(sections["tasks"]).items() if isinstance(entry, dict)}

@@ -115,7 +115,9 @@ def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
     if not first.rows:
         return Pair(names, about, first.headline)
     one, other = (graded(task_of(each), each.rows).scored for each in (first, second))
-    metrics, (exact, before), (_, after) = differences(one, other), _outcomes(first), _outcomes(second)
+    metrics = differences(one, other)
+    exact, before = _outcomes(first)
+    _, after = _outcomes(second)
     pairs = [_compared(first, row, before[row], after[row], exact, names) for row in before]
     every = sorted((each for each in pairs if each.differs), key=lambda each: -each.gap)
     qualities = np.array([[outcome.quality for outcome in each.values()] for each in (before, after)])

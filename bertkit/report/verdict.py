@@ -13,8 +13,7 @@ from bertkit.text import Record, counted, part_of
 MIN_ROWS = 20  # rows: scores from fewer say little
 # BLEU's tokens of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
 LENGTHS = (0.8, 1.25)
-# share of rows that one label has, from which on this metric takes accuracy's place
-ONE_LABEL = 0.9
+ONE_LABEL = 0.9  # share of rows that one label has, from which on MACRO takes accuracy's place
 MACRO = "f1_macro"
 WITHOUT_THRESHOLD = ("roc_auc", "average_precision")  # metrics of the order of scores
 MAX_ECE = 0.1  # of scores that may be read as probabilities

@@ -19,9 +19,8 @@ RESERVED = ("id", "text", "title", *HIDDEN)
 SCALARS = {pa.bool_(): "true or false", pa.int64(): "whole numbers", pa.float64(): "numbers", pa.string(): "text"}
 TYPE_NAMES = SCALARS | {pa.list_(kind): f"lists of {name}" for kind, name in SCALARS.items()}
 _WIDER = {pa.int64(): pa.float64(), pa.list_(pa.int64()): pa.list_(pa.float64())}  # which holds both
-# pages that are encoded and written in one step; characters of a page
-_BATCH = 512
-_PAGE = 2000
+_BATCH = 512  # pages that are encoded and written in one step
+_PAGE = 2000  # characters
 
 
 @dataclass(frozen=True)

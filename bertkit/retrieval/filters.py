@@ -21,9 +21,8 @@ Columns = Mapping[str, pa.DataType]
 
 ORDERED = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 SIGNS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
-# of a filter; of a text in it
-MAX_VALUES = 100
-MAX_CHARACTERS = 1000
+MAX_VALUES = 100  # of a filter
+MAX_CHARACTERS = 1000  # of a text in it
 EXAMPLE = 'For example {"lang": "en", "year": {"gte": 2020}}, on the command line lang=en and year>=2020.'
 
 

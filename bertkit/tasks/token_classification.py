@@ -153,8 +153,11 @@ class TokenClassification(Task[TokenClassificationOptions]):
             return options, []
         if options.alignment != "strict" and "tokens" not in tables["train"].values:
             return options.model_copy(update={"words": "words"}), []
-        table = cls._tagged(options, tables["train"], "train")[0]
-        unit, few, findings = units.find_unit(table, "train", plain=options.scheme == "none")
+        table = tables["train"]
+        plain = options.scheme == "none"
+        if not plain and not units.has_own_units(table):
+            table = cls._tagged(options, table, "train")[0]
+        unit, few, findings = units.find_unit(table, "train", plain=plain)
         changes = {"words": unit, **({"alignment": "expand"} if few and options.alignment == "strict" else {})}
         return options.model_copy(update=changes), findings
 

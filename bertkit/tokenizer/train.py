@@ -164,10 +164,9 @@ class Corpus:
         self.files = files
         self.columns = columns
         self.spec = spec
-        # words: between spaces
         self.normalizer = normalizer
         self.texts = 0
-        self.words = 0
+        self.words = 0  # between spaces
         # before and after normalisation
         self.raw = Counter[str]()
         self.characters = Counter[str]()

@@ -241,8 +241,7 @@ def _fitting(
 def fewer_masks(batch: Mapping[str, Tensor], mask_probability: float) -> dict[str, Tensor]:
     """The batch as if `Masking` had drawn it at this lower `mask_probability`, without its column `mask_order`."""
     rest = dict(batch)
-    # (batch, length)
-    order = rest.pop("mask_order")
+    order = rest.pop("mask_order")  # (batch, length), as the next two
     labels = batch["labels"]
     ids = batch["input_ids"]
     budgets = (mask_probability * (order > 0).sum(1, keepdim=True).double()).round().clamp(min=1)  # (batch, 1)

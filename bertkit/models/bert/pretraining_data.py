@@ -89,9 +89,8 @@ class _Encoder:
         self.mask = str(tokenizer.mask_token)
         self.pairs = pairs
         self.short_sequences = short_sequences
-        # tokens of a cloze, of a chunk
-        self.cloze = max_length - 2
-        self.limit = max_length - (3 if pairs else 2)
+        self.cloze = max_length - 2  # tokens
+        self.limit = max_length - (3 if pairs else 2)  # tokens of a chunk
 
     def __call__(self, texts: list[str], rows: list[int]) -> dict[str, list[Any]]:
         self.tokenizer.encode_special_tokens = True  # but the mask; set here, as pickling loses it
