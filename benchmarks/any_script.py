@@ -1,8 +1,10 @@
-"""Entities in raw text of scripts with and without spaces: what a model learned by heart, wherever it is asked.
+"""Entities in raw text of scripts with and without spaces: what a model learned by heart, wherever it is
+asked.
 
-For each file 300 sentences with entities are learned by a small BERT from scratch whose tokens are single characters,
-so that a wrong answer is not a lack of training. Then the plain texts of the sentences are answered by `predict`, by
-the exported ONNX graph and by the server, and their entities are compared with the spans of the file.
+For each file 300 sentences with entities are learned by a small BERT from scratch whose tokens are single
+characters, so that a wrong answer is not a lack of training. Then the plain texts of the sentences are
+answered by `predict`, by the exported ONNX graph and by the server, and their entities are compared with the
+spans of the file.
 
     python benchmarks/any_script.py ../shared/data/scripts/klue_ko.tsv data.format=conll
 """
@@ -35,7 +37,11 @@ def encoder(folder: Path, texts: list[str]) -> str:
     """A BERT of 2 layers of 128 with a token for each character of these texts."""
     corpus = folder.parent / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    alone = {"cased": True, "min_frequency": 10**6, "limit_alphabet": 10_000}  # no pair of characters is merged
+    alone = {
+        "cased": True,
+        "min_frequency": 10**6,
+        "limit_alphabet": 10_000,
+    }  # no pair of characters is merged
     tokenizer = bertkit.train_tokenizer([corpus], folder, vocab_size=25_000, max_length=512, **alone)
     torch.manual_seed(0)
     sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
@@ -46,7 +52,10 @@ def encoder(folder: Path, texts: list[str]) -> str:
 
 def found(answers: list[dict]) -> list[set[tuple]]:
     """The entities of answers: start, end, label."""
-    return [{(entity["start"], entity["end"], entity["label"]) for entity in answer["entities"]} for answer in answers]
+    return [
+        {(entity["start"], entity["end"], entity["label"]) for entity in answer["entities"]}
+        for answer in answers
+    ]
 
 
 def main() -> None:
@@ -61,7 +70,10 @@ def main() -> None:
     data = load(spec, kind.schema_of(options), kind.rules(options))
     train = data.rows["train"]
     spans = [{(span["start"], span["end"], span["label"]) for span in row} for row in train["spans"][:]]
-    print(f"{given.file.name}: {len(train):,} rows, {sum(map(len, spans)):,} entities, unit {data.options.words}")
+    print(
+        f"{given.file.name}: {len(train):,} rows, {sum(map(len, spans)):,} entities, unit "
+        f"{data.options.words}"
+    )
     first = {text: row for row, text in reversed([*enumerate(train["text"][:])])}  # of equal texts
     chosen = [row for text, row in first.items() if spans[row] and len(text) <= LONGEST]
     chosen = sorted(chosen)[:ROWS]
@@ -69,7 +81,11 @@ def main() -> None:
     rows = [{"text": train[row]["text"], "spans": train[row]["spans"]} for row in chosen]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        training = {"num_train_epochs": given.epochs, "learning_rate": LEARNING_RATE, "per_device_train_batch_size": 16}
+        training = {
+            "num_train_epochs": given.epochs,
+            "learning_rate": LEARNING_RATE,
+            "per_device_train_batch_size": 16,
+        }
         start = time.monotonic()
         run = bertkit.train(
             kind.name,
@@ -80,7 +96,9 @@ def main() -> None:
             verify=False,
             explain=False,
         )
-        print(f"unit of {len(rows)} rows: {run.load().task.unit}; trained in {time.monotonic() - start:.0f} s")
+        print(
+            f"unit of {len(rows)} rows: {run.load().task.unit}; trained in {time.monotonic() - start:.0f} s"
+        )
         bertkit.export(run.folder, folder / "onnx")
         predictor = run.load()
         client = TestClient(model_app(Service(predictor, "model", Limits())))

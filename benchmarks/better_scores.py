@@ -1,20 +1,23 @@
 """Changes to a training that may score higher in the same time: each on its own, over several seeds.
 
-Of each variant and seed: the headline metric on validation times 100, of the best checkpoint; then their mean ± sample
-standard deviation, and the median seconds of a training with its evaluations.
+Of each variant and seed: the headline metric on validation times 100, of the best checkpoint; then their mean
+± sample standard deviation, and the median seconds of a training with its evaluations.
 
 recipe           the recipe itself
 longer           1.5 times its epochs, which take bertkit about as long as the recipe takes stock Trainer
-layers           each layer learns 0.9 times as fast as what follows it, the embeddings too (Howard & Ruder 2018)
-layers-0.8       0.8 times
+layers           each layer learns 0.9 times as fast as what follows it, the embeddings too (Howard & Ruder
+2018) layers-0.8       0.8 times
 dropout          0.3 before the head in place of what the encoder's config says
 no-dropout       none there
 no-warm-up       the learning rate is highest at the first step, not after a tenth of them
-r-drop           two forward passes with dropout, and the distance of their outputs in the loss (Liang et al. 2021),
+r-drop           two forward passes with dropout, and the distance of their outputs in the loss (Liang et al.
+2021),
                  with half of the epochs, as each takes twice as long
-stock            stock Trainer with the recipe's learning rate, schedule, batches and epochs, grouped by length
+stock            stock Trainer with the recipe's learning rate, schedule, batches and epochs, grouped by
+length
 
-After each variant of bertkit's, the score of its soup: one model, whose weights are the mean of those of all seeds.
+After each variant of bertkit's, the score of its soup: one model, whose weights are the mean of those of all
+seeds.
 
 Run:  python benchmarks/better_scores.py RECIPE [key=value …] [--variants recipe layers] [--seeds 1 2 3]
 RECIPE is one of text classification or of token classification with a softmax.
@@ -64,7 +67,9 @@ class LayerDecay(TrainerCallback):
     ) -> None:
         layer = {name: int(found[1]) for name, _ in model.named_parameters() if (found := LAYER.search(name))}
         top = max(layer.values()) + 1
-        depth = {p: top - layer.get(name, -1) for name, p in model.named_parameters() if self.below(name, layer)}
+        depth = {
+            p: top - layer.get(name, -1) for name, p in model.named_parameters() if self.below(name, layer)
+        }
         before: dict[Tensor, Tensor] = {}
 
         def keep(*_: Any) -> None:
@@ -89,7 +94,11 @@ class RDrop:
 
     def __init__(self, task: Task, weight: float = 1.0) -> None:
         self.task, self.weight = task, weight
-        self.learning_rate_factors, self.scheduled, self.count = task.learning_rate_factors, task.scheduled, task.count
+        self.learning_rate_factors, self.scheduled, self.count = (
+            task.learning_rate_factors,
+            task.scheduled,
+            task.count,
+        )
 
     def forward(self, model: Any, batch: Batch) -> Any:
         return self.task.forward(model, batch), self.task.forward(model, batch)
@@ -215,7 +224,10 @@ def measure(recipe: Recipe, variant: str, args: argparse.Namespace) -> None:
     print(f"{title}: {headline(job)} {fmean(scores):.2f}{spread}, {median(times):.0f} s", flush=True)
     if len(runners) > 1:
         states = [each.model.state_dict() for each in runners]
-        mean = {k: torch.stack([each[k].float() for each in states]).mean(0).to(v.dtype) for k, v in states[0].items()}
+        mean = {
+            k: torch.stack([each[k].float() for each in states]).mean(0).to(v.dtype)
+            for k, v in states[0].items()
+        }
         runners[0].model.load_state_dict(mean)
         print(f"{title}, soup: {score(job, runners[0]):.2f}", flush=True)
 

@@ -1,8 +1,9 @@
 """Vectors computed once: the first pass over a file's texts against the second, which reads them from disk.
 
-The first pass fills a cache in a folder of its own. The second has a new `Features`, as another program would have,
-and must give the same vectors. Loading the weights is not part of either; tokenising and hashing are. The least of
-three second passes counts.
+The first pass fills a cache in a folder of its own. The second has a new `Features`, as another program would
+have,
+and must give the same vectors. Loading the weights is not part of either; tokenising and hashing are. The
+least of three second passes counts.
 
 Run:  python benchmarks/cache.py sst2/train.tsv --column sentence [--rows 67349]
 """
@@ -46,13 +47,16 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         os.environ["BERTKIT_CACHE"] = folder
         first, vectors = passed(args.model, texts, load=True)
-        second, again = min((passed(args.model, texts, load=False) for _ in range(3)), key=lambda each: each[0])
+        second, again = min(
+            (passed(args.model, texts, load=False) for _ in range(3)), key=lambda each: each[0]
+        )
         assert np.array_equal(vectors, again)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*.sqlite"))
     print(f"{len(texts):,} texts, {len(set(texts)):,} of them different, {size / 1e6:,.1f} MB on disk")
     print(f"{args.model}, {torch.get_num_threads()} threads")
     print(
-        f"first pass {first:.2f} s ({len(texts) / first:,.0f} texts/s), second {second:.3f} s: {first / second:,.0f}x"
+        f"first pass {first:.2f} s ({len(texts) / first:,.0f} texts/s), second {second:.3f} s: "
+        f"{first / second:,.0f}x"
     )
 
 

@@ -1,9 +1,9 @@
 """How often the prediction sets of a classifier have the right label, on real data.
 
 Calibrated on a random half of a run's test rows and measured on the other, many times over: the halves are
-exchangeable, so the mean must reach what was requested; its standard error is over the splits. Then calibrated on the
-run's validation rows as they are and measured on all test rows, which may be from another source; that standard error
-is over test rows. size: the mean number of labels in a set.
+exchangeable, so the mean must reach what was requested; its standard error is over the splits. Then
+calibrated on the run's validation rows as they are and measured on all test rows, which may be from another
+source; that standard error is over test rows. size: the mean number of labels in a set.
 
 Run:  python benchmarks/coverage.py RUN ... [--splits 200]
 """
@@ -23,7 +23,9 @@ from bertkit.inference.evaluate import rows_of_split
 
 
 def outcomes(predictor: Any, run: str, split: str) -> tuple[Floats, Floats]:
-    """The probabilities of the gold labels, `(rows,)`, and of all, `(rows, labels)`, of the rows of this split."""
+    """The probabilities of the gold labels, `(rows,)`, and of all, `(rows, labels)`, of the rows of this
+    split.
+    """
     rows = rows_of_split(run, predictor, None, split, ())[1]
     graded = predictor.task.grade(list(predictor.task.answer(rows, predictor.predict_features)), rows)
     return graded.table[np.arange(len(rows)), graded.references], graded.table
@@ -41,7 +43,10 @@ def report(run: str, splits: int) -> None:
     (gold, table), (validation, _) = (outcomes(predictor, run, split) for split in ("test", "validation"))
     rng = np.random.default_rng(0)
     halves = [np.split(rng.permutation(len(gold)), [len(gold) // 2]) for _ in range(splits)]
-    print(f"\n{run}: {predictor.task.describe()}; {len(gold):,} rows of test, {len(validation):,} of validation\n")
+    print(
+        f"\n{run}: {predictor.task.describe()}; {len(gold):,} rows of test, {len(validation):,} of "
+        "validation\n"
+    )
     print("| requested | halves | size | from validation | size |\n|---|---|---|---|---|")
     for coverage in MEASURED:
         each = np.array([measure(gold[old], gold[new], table[new], coverage) for old, new in halves])
@@ -53,7 +58,9 @@ def report(run: str, splits: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--splits", type=int, default=200)
     given = parser.parse_args()

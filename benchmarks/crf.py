@@ -1,9 +1,9 @@
 """The CRF beside pytorch-crf, in one run: milliseconds of a training step's loss and of decoding, per batch.
 
-Loss: forward and backward of the negative log-likelihood of a batch, by emissions and transitions. Decoding: Viterbi,
-from emissions to tags. Sentences are of 50 to 100 % of the words, the first of all of them. Values are compared in
-fp64, then both are timed in fp32, taking turns; medians over the rounds are printed: on the CPU of processor time,
-which other work changes least, on CUDA of elapsed time.
+Loss: forward and backward of the negative log-likelihood of a batch, by emissions and transitions. Decoding:
+Viterbi, from emissions to tags. Sentences are of 50 to 100 % of the words, the first of all of them. Values
+are compared in fp64, then both are timed in fp32, taking turns; medians over the rounds are printed: on the
+CPU of processor time, which other work changes least, on CUDA of elapsed time.
 
 Run:  python benchmarks/crf.py [--rounds 15] [--threads 1]
 """
@@ -64,13 +64,16 @@ class Contest:
 
 @torch.no_grad()
 def best_paths(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """The tags `(batch, words)`, -1 at padding, as answers are decoded; the arguments are checked as `nll` checks them.
+    """The tags `(batch, words)`, -1 at padding, as answers are decoded; the arguments are checked as `nll`
+    checks them.
 
     `pytorch-crf` checks its own too.
     """
     real, _ = crf._wide(emissions, mask, chain)
     scores = emissions.cpu()
-    found = posteriors.decode(scores.numpy(), real.sum(1).cpu().numpy(), [part.to(scores).numpy() for part in chain])
+    found = posteriors.decode(
+        scores.numpy(), real.sum(1).cpu().numpy(), [part.to(scores).numpy() for part in chain]
+    )
     return torch.from_numpy(found).to(emissions.device)
 
 
@@ -87,7 +90,9 @@ def processor() -> str:
     """Its name, as Linux says it."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor()
+    )
 
 
 def compare(shape: tuple[int, int, int], device: torch.device, rounds: int) -> None:
@@ -110,7 +115,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    torch.ones(2**23)  # 32 MiB, freed at once, as any model does: glibc then keeps memory instead of giving it back
+    torch.ones(
+        2**23
+    )  # 32 MiB, freed at once, as any model does: glibc then keeps memory instead of giving it back
     devices = [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {processor()}")
     print(*(torch.cuda.get_device_name(device) for device in devices[1:]))

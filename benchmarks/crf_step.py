@@ -1,4 +1,5 @@
-"""The share of a training step that the CRF takes: its loss and gradient, in a step of MiniLM on sentences of a file.
+"""The share of a training step that the CRF takes: its loss and gradient, in a step of MiniLM on sentences of
+a file.
 
 Run:  python benchmarks/crf_step.py wnut17/train.conll [--batch 32] [--steps 10]
 """
@@ -51,7 +52,10 @@ def main() -> None:
         task.loss(alone, batch).backward()
         shares.append((time.perf_counter() - started) / wholes[-1])
     print(f"{args.steps} steps of {args.batch} sentences, {len(task.tags)} tags, {device}")
-    print(f"median step {statistics.median(wholes) * 1e3:.0f} ms, of which the CRF {statistics.median(shares):.2%}")
+    print(
+        f"median step {statistics.median(wholes) * 1e3:.0f} ms, of which the CRF "
+        f"{statistics.median(shares):.2%}"
+    )
 
 
 if __name__ == "__main__":

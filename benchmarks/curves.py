@@ -1,7 +1,9 @@
-"""A picture of pretraining: of one run, its losses and accuracies by step; of several, what each learned, and how soon.
+"""A picture of pretraining: of one run, its losses and accuracies by step; of several, what each learned, and
+how soon.
 
 Run:  python benchmarks/curves.py runs/bert-mini --output docs/images/pretraining.png
-      python benchmarks/curves.py runs/bert-mini runs/modernbert-mini --output docs/images/pretraining-recipes.png
+      python benchmarks/curves.py runs/bert-mini runs/modernbert-mini --output
+      docs/images/pretraining-recipes.png
 Several runs need the same held-out documents, and training.include_num_input_tokens_seen=non_padding.
 """
 

@@ -4,7 +4,8 @@
 own precision. They take turns over the same documents; ratios are of each round, and their median is printed,
 with the lowest cosine between a document's vectors.
 
-Run:  python benchmarks/encode.py scifact [--rows 640] [--rounds 3] [--model sentence-transformers/all-MiniLM-L6-v2]
+Run:  python benchmarks/encode.py scifact [--rows 640] [--rounds 3] [--model
+sentence-transformers/all-MiniLM-L6-v2]
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Peak memory of `evaluate` and `predict` at few and at many rows, for every task, with a small model.
 
-Each figure is of a fresh process that answers generated rows from a file: `peak` is what getrusage says, `own` is the
-most that was not a mapped file (sampled every 10 ms). Bytes a row are the growth from the few rows to the many.
-`inspect` is what `train` does with its rows before the first step; `train` is a whole training of two steps, scored on
-200 rows.
-Run:  python benchmarks/evaluate_memory.py [--rows 10000 200000] [--tasks retrieval …] [--commands evaluate inspect]
+Each figure is of a fresh process that answers generated rows from a file: `peak` is what getrusage says,
+`own` is the most that was not a mapped file (sampled every 10 ms). Bytes a row are the growth from the few
+rows to the many. `inspect` is what `train` does with its rows before the first step; `train` is a whole
+training of two steps, scored on 200 rows.
+Run:  python benchmarks/evaluate_memory.py [--rows 10000 200000] [--tasks retrieval …] [--commands evaluate
+inspect]
 """
 
 from __future__ import annotations
@@ -58,7 +59,11 @@ def row(task: str, rng: random.Random, number: int) -> dict[str, Any]:
     if task == "question-answering":
         context, place = text(rng, 30, 60), rng.randint(0, 20)
         start = len(" ".join([*context[:place], ""]))
-        given = {"text": [context[place]], "answer_start": [start]} if number % 4 else {"text": [], "answer_start": []}
+        given = (
+            {"text": [context[place]], "answer_start": [start]}
+            if number % 4
+            else {"text": [], "answer_start": []}
+        )
         return {"question": " ".join(text(rng, 3, 8)), "context": " ".join(context), "answers": given}
     if task == "sentence-similarity":
         sides = {"text_a": " ".join(text(rng, 5, 15)), "text_b": " ".join(text(rng, 5, 15))}
@@ -69,7 +74,12 @@ def row(task: str, rng: random.Random, number: int) -> dict[str, Any]:
     if task == "retrieval":
         asks = number % 100 == 0
         query = {"query_id": f"q{number}" if asks else "", "query": " ".join(text(rng, 3, 8)) if asks else ""}
-        return {**query, "document_id": f"d{number}", "document": " ".join(text(rng, 10, 30)), "grade": int(asks)}
+        return {
+            **query,
+            "document_id": f"d{number}",
+            "document": " ".join(text(rng, 10, 30)),
+            "grade": int(asks),
+        }
     return {"text": " ".join(w + (" ." if i % 10 == 9 else "") for i, w in enumerate(text(rng, 30, 60)))}
 
 
@@ -92,9 +102,13 @@ def make_model(task: str, folder: Path) -> None:
     torch.manual_seed(0)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
     encoder = folder / "encoder"
-    BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}, model_max_length=128).save_pretrained(encoder)
+    BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}, model_max_length=128).save_pretrained(
+        encoder
+    )
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=128, **sizes)).save_pretrained(encoder)
+    BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=128, **sizes)).save_pretrained(
+        encoder
+    )
     kind = get_task(task.partition(",")[0])
     options = kind.Options.model_validate({"name": kind.name, **OPTIONS[task]})
     made = prepare(kind, options, load_tokenizer(encoder), 128, Dataset.from_list(list(rows(task, 200))), [])
@@ -190,7 +204,10 @@ def main() -> None:
         print(json.dumps(measured(command, Path(folder), Path(file))))
         return
     few, many = args.rows
-    print(f"| task | command | MB at {few:,} rows: peak (own) | MB at {many:,} | bytes a row: peak (own) | seconds |")
+    print(
+        f"| task | command | MB at {few:,} rows: peak (own) | MB at {many:,} | bytes a row: peak (own) | "
+        "seconds |"
+    )
     print("|---|---|---|---|---|---|")
     for task in args.tasks:
         with tempfile.TemporaryDirectory() as room:
@@ -200,10 +217,16 @@ def main() -> None:
                 with Path(room, f"{count}.jsonl").open("w") as file:
                     file.writelines(json.dumps(each) + "\n" for each in rows(task, count))
             for command in args.commands:
-                a, b = (in_fresh_process(command, Path(room, "model"), Path(room, f"{n}.jsonl")) for n in (few, many))
+                a, b = (
+                    in_fresh_process(command, Path(room, "model"), Path(room, f"{n}.jsonl"))
+                    for n in (few, many)
+                )
                 peak, own = (2**20 * (b[name] - a[name]) / (many - few) for name in ("peak", "own"))
                 sizes = " | ".join(f"{each['peak']:.0f} ({each['own']:.0f})" for each in (a, b))
-                print(f"| {task} | {command} | {sizes} | {peak:.0f} ({own:.0f}) | {b['seconds']:.0f} |", flush=True)
+                print(
+                    f"| {task} | {command} | {sizes} | {peak:.0f} ({own:.0f}) | {b['seconds']:.0f} |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""One model by torch and by ONNX Runtime: latency, rows/s, size, peak memory and metric, each in a fresh process.
+"""One model by torch and by ONNX Runtime: latency, rows/s, size, peak memory and metric, each in a fresh
+process.
 
     python benchmarks/export.py RUN [--threads 2] [--rows 872] [--batches 1 32] [--lengths 16 128 512]
 
-RUN is a finished run. It is exported twice beside nothing of its own (in a temporary folder), in fp32 and in int8. The
-batches are of ids drawn at random, all of one length; latency is the median of a batch, after two to warm up.
-The metric is the headline on the run's validation rows, by `Predictor`, so that it holds the whole of the path.
-"""
+RUN is a finished run. It is exported twice beside nothing of its own (in a temporary folder), in fp32 and in
+int8. The batches are of ids drawn at random, all of one length; latency is the median of a batch, after two
+to warm up. The metric is the headline on the run's validation rows, by `Predictor`, so that it holds the
+whole of the path."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ SECONDS = 3.0  # that one cell is measured for, at least five batches
 
 
 def measure(folder: Path, precision: str | None, spec: argparse.Namespace) -> dict[str, Any]:
-    """Latency of a batch in ms by `batch x length`, peak memory in MB, metric and load time of one variant."""
+    """Latency of a batch in ms by `batch x length`, peak memory in MB, metric and load time of one
+    variant.
+    """
     import numpy as np
 
     from bertkit import load
@@ -92,7 +95,9 @@ def metric(predictor: Any, spec: argparse.Namespace) -> float | None:
 
     recipe = load_recipe(spec.run / "recipe.yaml", check_files=False)
     split = "validation"
-    rows = data.load(recipe.data, predictor.task.schema, predictor.task.rules(predictor.task.options)).rows[split]
+    rows = data.load(recipe.data, predictor.task.schema, predictor.task.rules(predictor.task.options)).rows[
+        split
+    ]
     rows = rows.select(range(min(len(rows), spec.rows)))
     scores = evaluate_task(predictor.task, rows, predictor.predict_features)
     value: float | None = scores[predictor.task.metrics[0]]
@@ -115,7 +120,9 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, default=10_000)
@@ -140,9 +147,14 @@ def main() -> None:
             command = [sys.executable, *sys.argv, "--variant", name, "--folder", folder]
             done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
             found[name] = json.loads(done.stdout.splitlines()[-1])
-            weights = folder / "model" / "model.safetensors" if name.startswith("torch") else folder / "model.onnx"
+            weights = (
+                folder / "model" / "model.safetensors" if name.startswith("torch") else folder / "model.onnx"
+            )
             found[name]["mb"] = weights.stat().st_size / 1e6
-    print(f"command: python {' '.join(sys.argv)}\ndate: {date.today()}; {platform.machine()}, {spec.threads} threads\n")
+    print(
+        f"command: python {' '.join(sys.argv)}\ndate: {date.today()}; {platform.machine()}, {spec.threads} "
+        "threads\n"
+    )
     print(table(found))
 
 

@@ -1,11 +1,13 @@
-"""Every encoder family x every task: does it train and predict correctly, is it refused before training, or wrong?
+"""Every encoder family x every task: does it train and predict correctly, is it refused before training, or
+wrong?
 
-A family is a config of transformers with random weights, and the family's own tokenizer, trained in memory. A cell
-trains it for two steps on the rows of a case of tests/cases.py, loads the run and predicts. It is `right` if answers
-one by one, in one batch and in predictions/ are the same, `evaluate` gives the scores of results.json, transformers
-gives the same features and probabilities of labels and masked tokens, and frozen embeddings have not moved. `warned`:
-the same, but answers depend on their batch, of which bertkit warns. `refused`: an error for the user before anything is
-trained. Everything else, a traceback included, is `WRONG`. Reports are not written.
+A family is a config of transformers with random weights, and the family's own tokenizer, trained in memory. A
+cell trains it for two steps on the rows of a case of tests/cases.py, loads the run and predicts. It is
+`right` if answers one by one, in one batch and in predictions/ are the same, `evaluate` gives the scores of
+results.json, transformers gives the same features and probabilities of labels and masked tokens, and frozen
+embeddings have not moved. `warned`: the same, but answers depend on their batch, of which bertkit warns.
+`refused`: an error for the user before anything is trained. Everything else, a traceback included, is
+`WRONG`. Reports are not written.
 
 Run:  python benchmarks/families.py [--family bert] [--jobs 2]
 """
@@ -46,7 +48,10 @@ from bertkit.training import finish
 TRAINING = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "bf16": False}
 LORA, FREEZE = {"peft": {"r": 2}}, {"freeze": {"embeddings": True, "layers": 1}}
 CELLS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> case of tests/cases.py, sections of the recipe
-    **{case: (case, {}) for case in "single-label pair multi-label regression windows ner-softmax ner-crf".split()},
+    **{
+        case: (case, {})
+        for case in "single-label pair multi-label regression windows ner-softmax ner-crf".split()
+    },
     **{case: (case, {}) for case in "qa similarity-cosent retrieval ranking-binary text-to-text mlm".split()},
     **{f"{case}, LoRA": (case, LORA) for case in ("single-label", "ner-crf", "mlm")},
     **{f"{case}, freeze": (case, FREEZE) for case in ("single-label", "mlm")},
@@ -54,7 +59,8 @@ CELLS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> case of tests/cases.
 FEATURES, BY_BATCH = "features", "answers one by one differ from those of a batch"
 
 TOKENIZERS = {  # class -> model types; after a plus, what distinguishes two families of one type
-    "BertTokenizer": "bert bros convbert distilbert electra ernie layoutlm megatron-bert mobilebert nomic_bert "
+    "BertTokenizer": "bert bros convbert distilbert electra ernie layoutlm megatron-bert mobilebert "
+    "nomic_bert "
     "roberta+Bert roc_bert roformer squeezebert",
     "RobertaTokenizer": "data2vec-text ibert lilt longformer mra roberta roberta-prelayernorm",
     "XLMRobertaTokenizer": "gte jina_embeddings_v3 xlm-roberta xlm-roberta-xl xmod",
@@ -67,15 +73,24 @@ TOKENIZERS = {  # class -> model types; after a plus, what distinguishes two fam
     "PreTrainedTokenizerFast": "eurobert flaubert modernbert ultrabert xlm",  # byte-level BPE
 }
 IN_PYTHON = {  # implemented in Python, or needs another library
-    **{"BertweetTokenizer": "roberta+Bertweet", "PhobertTokenizer": "roberta+Phobert", "XLMTokenizer": "xlm+XLM"},
+    **{
+        "BertweetTokenizer": "roberta+Bertweet",
+        "PhobertTokenizer": "roberta+Phobert",
+        "XLMTokenizer": "xlm+XLM",
+    },
     **{"FlaubertTokenizer": "flaubert+Flaubert", "RoFormerTokenizer": "roformer+RoFormer"},
     **{"CanineTokenizer": "canine", "PerceiverTokenizer": "perceiver"},
 }
 FAMILIES = {family: name for name, each in (TOKENIZERS | IN_PYTHON).items() for family in each.split()}
-BRACKETS, ROBERTA = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+BRACKETS, ROBERTA = (
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+)
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
 FIRST = {  # tokenizer -> first tokens of its vocabulary, where they are not BRACKETS
-    **dict.fromkeys(("HerbertTokenizer", "LayoutLMv3Tokenizer", "LukeTokenizer", "RobertaTokenizer"), ROBERTA),
+    **dict.fromkeys(
+        ("HerbertTokenizer", "LayoutLMv3Tokenizer", "LukeTokenizer", "RobertaTokenizer"), ROBERTA
+    ),
     "DebertaTokenizer": ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"],
     "MPNetTokenizer": [*ROBERTA[:3], "[UNK]", "<unk>", "<mask>"],
 }
@@ -106,7 +121,9 @@ def trained_tokenizer(name: str) -> Any:
         backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
         backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
         ids = [*vocab.items()]
-        backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", ids)
+        backend.post_processor = processors.TemplateProcessing(
+            "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", ids
+        )
         given: dict[str, Any] = {"tokenizer_object": backend, **dict(zip(ROLES, BRACKETS, strict=False))}
     else:
         given = {"vocab": vocab} if name in FIRST else {}
@@ -114,7 +131,10 @@ def trained_tokenizer(name: str) -> Any:
     if len(tokenizer) < 20:  # else its tokens are fixed, such as amino acids
         texts = [str(value) for case in CASES for row in case.rows() for value in row.values()] * 20
         model, known = tokenizer.backend_tokenizer.model, tokenizer.get_vocab()
-        options: dict[str, Any] = {"special_tokens": sorted(known, key=known.__getitem__), "show_progress": False}
+        options: dict[str, Any] = {
+            "special_tokens": sorted(known, key=known.__getitem__),
+            "show_progress": False,
+        }
         suffix = getattr(model, "end_of_word_suffix", None) or ""
         trainer: Any = trainers.BpeTrainer(**options, end_of_word_suffix=suffix)
         if isinstance(model, models.WordPiece):
@@ -130,7 +150,9 @@ def small_config(family: str, **fields: Any) -> Any:
     """The config of a small model, with these fields."""
     kind = family.partition("+")[0]
     known = transformers.AutoConfig.for_model(kind).to_dict()
-    sizes: dict[str, Any] = {field: value for value, each in SIZES.items() for field in each.split() if field in known}
+    sizes: dict[str, Any] = {
+        field: value for value, each in SIZES.items() for field in each.split() if field in known
+    }
     return transformers.AutoConfig.for_model(kind, **(sizes | fields | OWN.get(family, {})))
 
 
@@ -172,8 +194,16 @@ def verdict(folder: Path, cell: str) -> str:
     room, rows = Path(tempfile.mkdtemp(dir=folder.parent)), case.rows().to_list()
     (room / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = {
-        **{"task": case.options, "model": {"name": str(folder), "max_length": case.max_length}, "training": TRAINING},
-        **{"data": {"source": {"train": "rows.jsonl", "test": "rows.jsonl"}}, "verify": False, "explain": False},
+        **{
+            "task": case.options,
+            "model": {"name": str(folder), "max_length": case.max_length},
+            "training": TRAINING,
+        },
+        **{
+            "data": {"source": {"train": "rows.jsonl", "test": "rows.jsonl"}},
+            "verify": False,
+            "explain": False,
+        },
     }
     (room / "recipe.yaml").write_text(json.dumps(recipe | sections))
     try:
@@ -205,14 +235,19 @@ def mistakes(run: Any, encoder: Path, rows: list[dict[str, Any]], cell: str) -> 
         yield "predict differs from predictions/test.jsonl"
     single, batch = [predictor(row) for row in rows], predictor(rows)
     if cell == "retrieval":  # whose answers rank the documents of all rows
-        single, batch = [predictor.encode([text])[0].tolist() for text in TEXTS], predictor.encode(TEXTS).tolist()
+        single, batch = (
+            [predictor.encode([text])[0].tolist() for text in TEXTS],
+            predictor.encode(TEXTS).tolist(),
+        )
     if differs(single, batch):
         yield BY_BATCH
     if masked or cell.startswith("single-label"):
         task = "fill-mask" if masked else "text-classification"
         pipe = transformers.pipeline(task, model=str(run.model), top_k=5)
         cut = {} if masked else {"truncation": True, "max_length": predictor.task.max_length}
-        expected = [sorted(each["score"] for each in best) for best in pipe([row["text"] for row in rows], **cut)]
+        expected = [
+            sorted(each["score"] for each in best) for best in pipe([row["text"] for row in rows], **cut)
+        ]
         ours = [[each["score"] for each in a["masks"][0]] if masked else a["scores"].values() for a in single]
         if differs(expected, [sorted(each) for each in ours]):
             yield f"transformers' {task} gives other probabilities"
@@ -226,7 +261,10 @@ def features(folder: Path) -> str:
     """The verdict on `Features`, compared with the mean of transformers' last hidden states."""
     try:
         reader = bertkit.Features(folder, cache=False, precision="fp32").fit(TEXTS)
-        batch, single = reader.transform(TEXTS).tolist(), [reader.transform([text])[0].tolist() for text in TEXTS]
+        batch, single = (
+            reader.transform(TEXTS).tolist(),
+            [reader.transform([text])[0].tolist() for text in TEXTS],
+        )
     except UserError as error:
         return f"refused: {error}"
     model = transformers.AutoModel.from_pretrained(folder)
@@ -271,7 +309,9 @@ def main() -> None:
                 cells.setdefault(outcome, []).append(cell)
             for outcome, names in cells.items():
                 total[outcome.partition(":")[0]] += len(names)
-                print(f"{family:20} {len(names):2} {outcome.splitlines()[0]:8} ({', '.join(names)})", flush=True)
+                print(
+                    f"{family:20} {len(names):2} {outcome.splitlines()[0]:8} ({', '.join(names)})", flush=True
+                )
     print(*(f"{outcome}: {count}" for outcome, count in total.most_common()), sep="\n")
 
 

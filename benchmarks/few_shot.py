@@ -1,10 +1,12 @@
-"""Few rows per label: the methods of text classification beside a linear model on frozen vectors, made by hand.
+"""Few rows per label: the methods of text classification beside a linear model on frozen vectors, made by
+hand.
 
-For each number of rows per label and each draw of them: the score on held-out rows, and the seconds until their labels.
-Nothing is fitted on the held-out rows. By hand: bertkit.Features and scikit-learn's LogisticRegression, with C = 1,
-and with C by its own cross-validation.
+For each number of rows per label and each draw of them: the score on held-out rows, and the seconds until
+their labels. Nothing is fitted on the held-out rows. By hand: bertkit.Features and scikit-learn's
+LogisticRegression, with C = 1, and with C by its own cross-validation.
 
-Run:  python benchmarks/few_shot.py FILE --text COLUMN --label COLUMN [--dev FILE] [--shots 8 16 64] [--draws 3]
+Run:  python benchmarks/few_shot.py FILE --text COLUMN --label COLUMN [--dev FILE] [--shots 8 16 64] [--draws
+3]
 FILE is csv or tsv. Without --dev, the rows of FILE that are not drawn are held out.
 """
 
@@ -37,9 +39,13 @@ def by_hand(
     model: Any = LogisticRegression(max_iter=1000)
     if kind == "C by CV":
         model = LogisticRegressionCV(
-            Cs=STRENGTHS, cv=min(5, int(train["label"].value_counts().min())), scoring="neg_log_loss", max_iter=1000,
-            l1_ratios=(0,), use_legacy_attributes=False,
-        )  # fmt: skip
+            Cs=STRENGTHS,
+            cv=min(5, int(train["label"].value_counts().min())),
+            scoring="neg_log_loss",
+            max_iter=1000,
+            l1_ratios=(0,),
+            use_legacy_attributes=False,
+        )
     labels: Sequence[str] = model.fit(x, train["label"]).predict(x_dev)
     return labels
 
@@ -69,7 +75,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["head", "contrastive", "full"], help="default: null")
     parser.add_argument("--max-length", type=int, default=128)
     args = parser.parse_args()
-    methods: dict[str, Method] = {f"by hand, {kind}": partial(by_hand, kind, args) for kind in ("C = 1", "C by CV")}
+    methods: dict[str, Method] = {
+        f"by hand, {kind}": partial(by_hand, kind, args) for kind in ("C = 1", "C by CV")
+    }
     compare(args, methods | {method: partial(by_method, method, args) for method in args.methods})
 
 

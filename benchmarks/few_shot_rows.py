@@ -26,7 +26,9 @@ SCORES: dict[str, Callable[[Any, Any], float]] = {
 
 def arguments(description: str) -> argparse.ArgumentParser:
     """The arguments that `compare` reads, and the model."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--text", default="text")
     parser.add_argument("--label", default="label")
@@ -60,7 +62,9 @@ def compare(args: argparse.Namespace, methods: Mapping[str, Method]) -> None:
                 seconds = time.perf_counter() - started
                 score = SCORES[args.metric](dev["label"], labels)
                 found[name].append((score, seconds))
-                print(f"{shots} rows per label, draw {draw}, {name}: {score:.4f}, {seconds:.1f} s", flush=True)
+                print(
+                    f"{shots} rows per label, draw {draw}, {name}: {score:.4f}, {seconds:.1f} s", flush=True
+                )
         for name, each in found.items():
             scores, times = zip(*each, strict=True)
             spread = f" ± {stdev(scores):.4f}" if len(scores) > 1 else ""

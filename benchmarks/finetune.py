@@ -1,18 +1,21 @@
-"""Fine-tuning speed beside stock Trainer, in one run: rows per second of MiniLM on SST-2, WNUT-17 or SQuAD 1.1.
+"""Fine-tuning speed beside stock Trainer, in one run: rows per second of MiniLM on SST-2, WNUT-17 or SQuAD
+1.1.
 
 (a) stock Trainer as transformers' run_glue.py sets it up: padded to 128, batches of 8, fp32. Of SST-2 only.
 (b) stock Trainer at its best: dynamic padding, group_by_length, batches of 32, bf16, fused AdamW.
 (c) bertkit, batches of 32.
 
-(b) and (c) see the same rows, one epoch; (a) sees a sample of them, since it is slow. A row is a text, a sentence, or a
-window of a context (up to 384 word pieces). Tokenising is not timed. The contestants take turns, in another order each
-round, after one that does not count; the ratio of each round is printed, and their median.
+(b) and (c) see the same rows, one epoch; (a) sees a sample of them, since it is slow. A row is a text, a
+sentence, or a window of a context (up to 384 word pieces). Tokenising is not timed. The contestants take
+turns, in another order each round, after one that does not count; the ratio of each round is printed, and
+their median.
 
-With --embeddings, bertkit takes turns with itself: it trains the whole word embedding, or only the used rows of it.
-With --compile likewise, without and with training.torch_compile. The first training of each, in which the second
-compiles, is timed too; set TORCHINDUCTOR_CACHE_DIR to an empty folder to compile everything.
-With --memory, which needs no FILE, the same two train an XLM-R base of random weights, with its 250,002 tokens, for
-four steps, each in its own process, whose peak memory is printed; words are drawn for five languages, by Zipf's law.
+With --embeddings, bertkit takes turns with itself: it trains the whole word embedding, or only the used rows
+of it. With --compile likewise, without and with training.torch_compile. The first training of each, in which
+the second compiles, is timed too; set TORCHINDUCTOR_CACHE_DIR to an empty folder to compile everything.
+With --memory, which needs no FILE, the same two train an XLM-R base of random weights, with its 250,002
+tokens, for four steps, each in its own process, whose peak memory is printed; words are drawn for five
+languages, by Zipf's law.
 
 Run:  python benchmarks/finetune.py FILE [--rows 1920] [--rounds 3] [--embeddings | --compile]
       python benchmarks/finetune.py --memory
@@ -147,7 +150,9 @@ def stock(given: Setting) -> Trainer:
 def as_run_glue(given: Setting, rows: int) -> Trainer:
     chosen = given.plain.select(range(0, len(given.plain), len(given.plain) // rows)[:rows])
     padded = given.task.tokenizer.pad(chosen.to_dict(), padding="max_length", max_length=128)
-    return Trainer(model=given.model(), args=arguments(8, False), train_dataset=Dataset.from_dict(dict(padded)))
+    return Trainer(
+        model=given.model(), args=arguments(8, False), train_dataset=Dataset.from_dict(dict(padded))
+    )
 
 
 def ours(given: Setting, **more: Any) -> trainer.Trainer:
@@ -157,7 +162,9 @@ def ours(given: Setting, **more: Any) -> trainer.Trainer:
 
 def trainer_of(task: Task, features: Dataset, model: Any, args: Arguments) -> trainer.Trainer:
     runner = Runner(task, model, args.device, "bf16", 32)
-    return trainer.Trainer(TaskData(runner, features), args, attachments=[UsedEmbeddings(args.used_embeddings, None)])
+    return trainer.Trainer(
+        TaskData(runner, features), args, attachments=[UsedEmbeddings(args.used_embeddings, None)]
+    )
 
 
 def embeddings(given: Setting, rounds: int) -> None:
@@ -168,7 +175,9 @@ def embeddings(given: Setting, rounds: int) -> None:
 
 
 def without_and_with(given: Setting, key: str, rounds: int) -> None:
-    """Print rows per second without and with this key of `training:`, after a training of each that is not counted."""
+    """Print rows per second without and with this key of `training:`, after a training of each that is not
+    counted.
+    """
     rows, ratios = len(given.features), []
     first = [rows / rate(ours(given, **{key: on}), rows) for on in (False, True)]
     print(f"the first training: {first[0]:.0f} s without {key}, {first[1]:.0f} s with it", flush=True)
@@ -247,7 +256,10 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
+    print(
+        f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} "
+        "threads"
+    )
     if args.memory:
         memory()
         return

@@ -2,11 +2,11 @@
 
     python benchmarks/folds.py RECIPE OUTPUT_DIR [key=value …]
 
-A recipe of text classification with a test split, which nothing else reads; `folds` is 5 unless an override says
-otherwise. Prints the out-of-fold score (mean ± sd over folds; pooled, with its interval), and on test the scores of the
-run's model, of the model of the fold with the highest score, and of the mean of the folds' probabilities (regression:
-numbers), each with its 95 % interval. All answer with the temperature and thresholds of the run's model.
-"""
+A recipe of text classification with a test split, which nothing else reads; `folds` is 5 unless an override
+says otherwise. Prints the out-of-fold score (mean ± sd over folds; pooled, with its interval), and on test
+the scores of the run's model, of the model of the fold with the highest score, and of the mean of the folds'
+probabilities (regression: numbers), each with its 95 % interval. All answer with the temperature and
+thresholds of the run's model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def main(recipe: str, folder: str, *overrides: str) -> None:
     loaded, keep = load_recipe(recipe, overrides), Keep()
     loaded = loaded if loaded.folds else loaded.with_("folds=5")
     if loaded.task.name != "text-classification":
-        raise RecipeError(Problem("task.name", f"text-classification is compared here, not {loaded.task.name}"))
+        raise RecipeError(
+            Problem("task.name", f"text-classification is compared here, not {loaded.task.name}")
+        )
     run = train(loaded, folder, callbacks=[keep])
     final, results = run.load(), run.results
     _, rows = rows_of_split(run.folder, final, None, "test", ())
@@ -67,7 +69,9 @@ def main(recipe: str, folder: str, *overrides: str) -> None:
     for name, model in keep.models.items():
         predictor = replace(final, model=model.to(final.device))
         answers[name] = list(final.task.answer(rows, predictor.predict_features))
-    folds = {f"fold-{each['fold']}": each["metrics"][results["headline"]] for each in results["folds"]["each"]}
+    folds = {
+        f"fold-{each['fold']}": each["metrics"][results["headline"]] for each in results["folds"]["each"]
+    }
     best = max(folds, key=lambda name: folds[name] or 0.0)
     table = [["on test", results["headline"], "95 % interval"]]
     for title, found in (

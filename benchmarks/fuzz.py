@@ -1,10 +1,10 @@
 """Files that anyone may have written, changed at random: how many, and what came of each.
 
-A surface is a kind of file: a recipe, rows as csv, jsonl, CoNLL or SQuAD's JSON, a model folder. Each case is a good
-one with one to five changes: bytes flipped, cut, doubled or replaced by what breaks parsers; in JSON also a value
-replaced by one of another kind or size. It must be read, or refused with bertkit's own error. A case that raises
-anything else, takes longer than ten seconds, or more than 4 GB beyond what the process had, is a finding, and is kept
-in the output folder.
+A surface is a kind of file: a recipe, rows as csv, jsonl, CoNLL or SQuAD's JSON, a model folder. Each case is
+a good one with one to five changes: bytes flipped, cut, doubled or replaced by what breaks parsers; in JSON
+also a value replaced by one of another kind or size. It must be read, or refused with bertkit's own error. A
+case that raises anything else, takes longer than ten seconds, or more than 4 GB beyond what the process had,
+is a finding, and is kept in the output folder.
 
 Run:  python benchmarks/fuzz.py --seconds 600 --output findings [--surface csv] [--seed 1]
 """
@@ -120,19 +120,28 @@ def rows_of(recipe_name: str, file: Path) -> None:
     load_data(recipe.data, kind.schema, kind.rules(recipe.task))
 
 
-def seeds() -> dict[str, tuple[list[bytes], str, Callable[[bytes, random.Random], bytes], Callable[[Path], None]]]:
+def seeds() -> dict[
+    str, tuple[list[bytes], str, Callable[[bytes, random.Random], bytes], Callable[[Path], None]]
+]:
     """Surface -> good contents, the file's name, how one is changed, how it is read."""
     samples = samples_folder()
     sentiment = (samples / "sentiment" / "validation.jsonl").read_bytes().splitlines()[:40]
     rows = [json.loads(line) for line in sentiment]
-    table = "text,label\n" + "".join(f"{json.dumps(row['text'], ensure_ascii=False)},{row['label']}\n" for row in rows)
-    tagged = [json.loads(line) for line in (samples / "ner" / "validation.jsonl").read_bytes().splitlines()[:20]]
+    table = "text,label\n" + "".join(
+        f"{json.dumps(row['text'], ensure_ascii=False)},{row['label']}\n" for row in rows
+    )
+    tagged = [
+        json.loads(line) for line in (samples / "ner" / "validation.jsonl").read_bytes().splitlines()[:20]
+    ]
     conll = "".join(
         "".join(f"{word} _ {tag}\n" for word, tag in zip(row["tokens"], row["tags"], strict=True)) + "\n"
         for row in tagged
         if "tokens" in row
     )
-    conll = conll or "EU _ B-ORG\nrejects _ O\nGerman _ B-MISC\ncall _ O\n\nPeter _ B-PER\nBlackburn _ I-PER\n\n" * 5
+    conll = (
+        conll
+        or "EU _ B-ORG\nrejects _ O\nGerman _ B-MISC\ncall _ O\n\nPeter _ B-PER\nBlackburn _ I-PER\n\n" * 5
+    )
     squad = (samples / "qa" / "validation.json").read_bytes()
     recipes = [file.read_bytes() for file in shipped_recipes().values()]
     plain = lambda content, rng: changed(content, rng, is_json=False)  # noqa: E731
@@ -158,7 +167,17 @@ def small_model(folder: Path) -> Path:
     """A model folder that loads in a tenth of a second."""
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "good", "bad", "film"]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"abcdefghijklmnopqrstuvwxyz",
+        "good",
+        "bad",
+        "film",
+    ]
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertForSequenceClassification(BertConfig(vocab_size=len(words), **sizes))
     model.save_pretrained(folder)
@@ -190,7 +209,9 @@ def run(
         except UserError:
             found["refused"] += 1
         except Exception as error:  # the findings
-            found[f"FINDING {type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"] += 1
+            found[
+                f"FINDING {type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
+            ] += 1
             keep(number)
         finally:
             signal.alarm(0)
@@ -206,7 +227,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600, help="per surface")
     parser.add_argument("--output", type=Path, required=True, help="where findings are kept")
-    parser.add_argument("--surface", action="append", choices=["recipe", "csv", "jsonl", "conll", "squad", "model"])
+    parser.add_argument(
+        "--surface", action="append", choices=["recipe", "csv", "jsonl", "conll", "squad", "model"]
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)

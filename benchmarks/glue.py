@@ -1,10 +1,12 @@
-"""GLUE (Wang et al. 2018): one run per task over several seeds, and a table beside published figures of BERT-base.
+"""GLUE (Wang et al. 2018): one run per task over several seeds, and a table beside published figures of
+BERT-base.
 
 Scores are those of the development sets, times 100: mean ± sample standard deviation over the seeds.
 
 Run:  python benchmarks/glue.py [--tasks cola mrpc] [--seeds 1 2 3] [--encoder minilm] [--data GLUE_data]
 With --data the rows are GLUE's published files, FOLDER/CoLA/train.tsv and so on, else the Hub's. Runs are in
-runs/glue/ENCODER. The same command again skips finished runs, continues an interrupted one, and prints the table.
+runs/glue/ENCODER. The same command again skips finished runs, continues an interrupted one, and prints the
+table.
 """
 
 from __future__ import annotations
@@ -59,15 +61,22 @@ FIGURES = (
 TASKS = tuple(dict.fromkeys(figure.task for figure in FIGURES))
 
 
-def recipe_of(task: str, encoder: str, data: Path | None, seeds: list[int], overrides: Sequence[str]) -> Recipe:
-    """The shipped recipe of this task and encoder, with rows from GLUE's files or the Hub. Raises RecipeError."""
+def recipe_of(
+    task: str, encoder: str, data: Path | None, seeds: list[int], overrides: Sequence[str]
+) -> Recipe:
+    """The shipped recipe of this task and encoder, with rows from GLUE's files or the Hub. Raises
+    RecipeError.
+    """
     recipe, rows = (
         parse(shipped_recipes()[f"{task}{ending}"].read_bytes()).data
         for ending in (ENCODERS[encoder], FILES if data else "")
     )
     section = STSB if data and task == "stsb" and (data / "STS-B").is_dir() else rows["data"]
     if data:
-        section = {**section, "source": {split: str(data / file) for split, file in section["source"].items()}}
+        section = {
+            **section,
+            "source": {split: str(data / file) for split, file in section["source"].items()},
+        }
     changed = {"task": rows["task"], "data": section, "seeds": seeds, "expected": None}
     return load_recipe({**recipe, **changed}, overrides)
 
@@ -99,12 +108,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--encoder", choices=ENCODERS, default="bert-base")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="GLUE's published files; default: the Hub")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="GLUE's published files; default: the Hub"
+    )
     parser.add_argument("--output-dir", type=Path, default=Path("runs/glue"))
     parser.add_argument("--overrides", nargs="+", default=[], metavar="key=value", help="of all recipes")
     args = parser.parse_args(arguments)
     try:
-        recipes = {task: recipe_of(task, args.encoder, args.data, args.seeds, args.overrides) for task in args.tasks}
+        recipes = {
+            task: recipe_of(task, args.encoder, args.data, args.seeds, args.overrides) for task in args.tasks
+        }
         folder = args.output_dir / args.encoder
         runs = {task: train(recipe, folder / task, resume=True) for task, recipe in recipes.items()}
     except UserError as error:

@@ -1,25 +1,32 @@
-"""The GPU column: with one command, on one GPU, in fifteen minutes, what every other table here says of a CPU.
+"""The GPU column: with one command, on one GPU, in fifteen minutes, what every other table here says of a
+CPU.
 
 1. The tests of the GPU: `pytest -m cuda tests/test_devices.py`.
 2. Each encoder x task, a cell, in a process of its own: rows and tokens per second, MFU and peak memory of
-   (a) transformers at its best. Training: stock Trainer in bf16, batches by length, padded to a multiple of 8, fused
-       AdamW, with loader workers where these are faster. Predictions: the pipeline in bf16, texts sorted by length, in
-       the faster of two batch sizes; for pairs and for questions, which have no pipeline, a loop of the same kind.
-   (b) bertkit: the same rows in as many batches of as many rows, with the faster number of workers, or batch size.
-   Both take turns in training; predictions begin with (a). Rows per second are those of the median of two rounds,
-   after one that is not counted. Of training they are without model, optimizer and tokenizing; of predictions they are
-   from texts to answers.
-3. OUTPUT.json and OUTPUT.md, written again after each cell. A cell that fails, or that takes longer than its share of
+   (a) transformers at its best. Training: stock Trainer in bf16, batches by length, padded to a multiple of
+   8, fused
+       AdamW, with loader workers where these are faster. Predictions: the pipeline in bf16, texts sorted by
+       length, in the faster of two batch sizes; for pairs and for questions, which have no pipeline, a loop
+       of the same kind.
+   (b) bertkit: the same rows in as many batches of as many rows, with the faster number of workers, or batch
+   size.
+   Both take turns in training; predictions begin with (a). Rows per second are those of the median of two
+   rounds,
+   after one that is not counted. Of training they are without model, optimizer and tokenizing; of predictions
+   they are from texts to answers.
+3. OUTPUT.json and OUTPUT.md, written again after each cell. A cell that fails, or that takes longer than its
+share of
    the time, is in them with the reason.
 
-Nothing is downloaded. An encoder has its weights where the Hub's cache has them, else random ones, in a tokenizer of
-random words; rows are random words, in lengths as real ones have (`LENGTHS` in gpu_rows.py).
+Nothing is downloaded. An encoder has its weights where the Hub's cache has them, else random ones, in a
+tokenizer of random words; rows are random words, in lengths as real ones have (`LENGTHS` in gpu_rows.py).
 
 MFU, the model's FLOPs by the device's: FLOPs of the rows / seconds / peak. A text of T tokens takes
     2 N T + 4 h T Σ min(T, window)
-where N are the weights of the layers' matrices, h is the hidden size, and the sum is over layers (their window is all
-of the text, but for ModernBERT's local attention); training takes three times as many (Chowdhery et al. 2022,
-appendix B). Padding, embeddings and heads are not counted. The peak is that of dense bf16, by the name of the device.
+where N are the weights of the layers' matrices, h is the hidden size, and the sum is over layers (their
+window is all of the text, but for ModernBERT's local attention); training takes three times as many
+(Chowdhery et al. 2022, appendix B). Padding, embeddings and heads are not counted. The peak is that of dense
+bf16, by the name of the device.
 
 Run:  python benchmarks/gpu.py [--output gpu] [--seconds 900] [--peak-tflops N]
 With --tiny, the whole program on any machine, with a tiny encoder: a test of the program, and no measurement.
@@ -52,31 +59,48 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests" / "test_devices.py"
 SHARE = 0.25  # of the time, that the tests may take
 
-# Words of a device's name -> TFLOP/s, the first that fit. From NVIDIA's data sheets (nvidia.com/en-us/data-center):
-# "BFLOAT16 Tensor Core" without sparsity; half of the number with sparsity, where they give no other.
+# Words of a device's name -> TFLOP/s, the first that fit. From NVIDIA's data sheets
+# (nvidia.com/en-us/data-center): "BFLOAT16 Tensor Core" without sparsity; half of the number with sparsity,
+# where they give no other.
 PEAKS = {
-    **{"H200 NVL": 835.5, "H200": 989.5, "GH200": 989.5, "H100 NVL": 835.5, "H100 PCIe": 756.5, "H100": 989.5},
+    **{
+        "H200 NVL": 835.5,
+        "H200": 989.5,
+        "GH200": 989.5,
+        "H100 NVL": 835.5,
+        "H100 PCIe": 756.5,
+        "H100": 989.5,
+    },
     **{"A100": 312.0, "A30": 165.0, "A10": 125.0, "L40S": 362.0, "L40": 181.0, "L4": 121.0},
 }
 COLUMNS = (
-    "encoder|task||rows/s: bertkit|transformers|ratio|tokens/s|MFU|transformers|peak memory, GB|transformers".split("|")
-)
+    "encoder|task||rows/s: bertkit|transformers|ratio|tokens/s|MFU|transformers|peak memory, GB|transformers"
+).split("|")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("gpu"), help="OUTPUT.json and OUTPUT.md are written")
+    parser.add_argument(
+        "--output", type=Path, default=Path("gpu"), help="OUTPUT.json and OUTPUT.md are written"
+    )
     parser.add_argument("--seconds", type=float, default=900.0, help="for everything")
     parser.add_argument("--encoders", nargs="+", metavar="NAME", help="in the Hub's cache, or folders")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
-    parser.add_argument("--peak-tflops", type=float, help="dense bf16, of a device that the table does not have")
+    parser.add_argument(
+        "--peak-tflops", type=float, help="dense bf16, of a device that the table does not have"
+    )
     parser.add_argument("--tiny", action="store_true", help="a tiny encoder, on any machine")
     args = parser.parse_args(arguments)
     end = time.monotonic() + args.seconds
     encoders = args.encoders or [name for name in ENCODERS if (name == "tiny") == args.tiny]
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])  # of cells
-    found: dict[str, Any] = {"date": str(date.today()), "command": "python benchmarks/gpu.py " + " ".join(sys.argv[1:])}
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )  # of cells
+    found: dict[str, Any] = {
+        "date": str(date.today()),
+        "command": "python benchmarks/gpu.py " + " ".join(sys.argv[1:]),
+    }
     multiprocessing.set_forkserver_preload(["gpu_cell"])
     forkserver.ensure_running()  # it makes the imports while the tests run
     found |= {"tests": tests(SHARE * args.seconds), "cells": []}
@@ -94,9 +118,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def tests(seconds: float) -> str:
     """What pytest says in its last line."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-m", "cuda", "-p", "no:cacheprovider", str(TESTS)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "0",
+        "-q",
+        "-m",
+        "cuda",
+        "-p",
+        "no:cacheprovider",
+        str(TESTS),
+    ]
     try:
-        done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(
+            command, cwd=HERE.parent, capture_output=True, text=True, timeout=seconds, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"failed: not finished after {seconds:.0f} s"
     said = (done.stdout or done.stderr).strip().splitlines() or ["nothing"]
@@ -104,7 +142,9 @@ def tests(seconds: float) -> str:
     return "; ".join([*failures, said[-1]])
 
 
-def run(encoder: str, task: str, room: Path, seconds: float, tiny: bool, peak_tflops: float | None) -> dict[str, Any]:
+def run(
+    encoder: str, task: str, room: Path, seconds: float, tiny: bool, peak_tflops: float | None
+) -> dict[str, Any]:
     """The results of a cell, or `failed`, the reason why there are none."""
     # Forked from a process that has made the imports, and has not touched CUDA, so that the fork can.
     context: Any = multiprocessing.get_context("forkserver")
@@ -118,10 +158,16 @@ def run(encoder: str, task: str, room: Path, seconds: float, tiny: bool, peak_tf
         process.kill()
         process.join()
         return {"failed": f"not finished after {seconds:.0f} s"}
-    return dict(read_json(answer)) if answer.is_file() else {"failed": f"its process ended with {process.exitcode}"}
+    return (
+        dict(read_json(answer))
+        if answer.is_file()
+        else {"failed": f"its process ended with {process.exitcode}"}
+    )
 
 
-def into(answer: Path, encoder: str, task: str, room: Path, end: float, tiny: bool, peak_tflops: float | None) -> None:
+def into(
+    answer: Path, encoder: str, task: str, room: Path, end: float, tiny: bool, peak_tflops: float | None
+) -> None:
     """In a process of its own: write the results into a file."""
     from gpu_cell import TINY, Plan, about, measured
 

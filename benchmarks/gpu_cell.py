@@ -1,4 +1,6 @@
-"""One cell of gpu.py, in a process of its own: an encoder x a task, trained and asked, beside transformers."""
+"""One cell of gpu.py, in a process of its own: an encoder x a task, trained and asked, beside
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ TINY = Plan(rows=16, batch=8, rounds=1, steps=(2, 2), workers=(0,), sizes=(8,))
 
 
 def measured(name: str, task: str, room: Path, plan: Plan, end: float, peak: float | None) -> dict[str, Any]:
-    """The results of a cell. room: a folder that all cells share. end: of the monotonic clock. peak: FLOP/s or None."""
+    """The results of a cell. room: a folder that all cells share. end: of the monotonic clock. peak: FLOP/s
+    or None.
+    """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     disable_progress_bars()
@@ -86,7 +90,10 @@ def setting(encoder: Encoder, name: str, plan: Plan) -> tuple[Setting, list[dict
     """What both train, the rows, and their tokens `(rows, texts)`."""
     tokenizer, kind, longest = load_tokenizer(encoder.folder), get_task(name), MAX_LENGTH.get(name, 128)
     rows = drawn(name, words_of(tokenizer), plan.rows)
-    table, options = Dataset.from_list(rows), kind.Options.model_validate({"name": name, **OPTIONS.get(name, {})})
+    table, options = (
+        Dataset.from_list(rows),
+        kind.Options.model_validate({"name": name, **OPTIONS.get(name, {})}),
+    )
     task = prepare(kind, options, tokenizer, longest, table, [])
     if name == "sentence-similarity":
         features = task.features(table)
@@ -106,7 +113,9 @@ def flops(model: Any, sizes: np.ndarray, *, train: bool) -> float:
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     lengths = sizes.astype(np.float64).flatten()
     seen = sum(np.minimum(lengths, config.local_attention if "sliding" in kind else np.inf) for kind in kinds)
-    return float((3 if train else 1) * (2 * weights * lengths + 4 * config.hidden_size * lengths * seen).sum())
+    return float(
+        (3 if train else 1) * (2 * weights * lengths + 4 * config.hidden_size * lengths * seen).sum()
+    )
 
 
 def outcome(seconds: Sequence[float], sizes: np.ndarray, work: float, peak: float | None) -> dict[str, Any]:
@@ -151,7 +160,12 @@ class Stopwatch(TrainerCallback):
 
 
 def training(
-    given: Setting, plan: Plan, sizes: np.ndarray, seconds: float, cost: Callable[..., float], peak: float | None
+    given: Setting,
+    plan: Plan,
+    sizes: np.ndarray,
+    seconds: float,
+    cost: Callable[..., float],
+    peak: float | None,
 ) -> dict[str, Any]:
     """Both contestants, in turns, on the same rows in as many steps. seconds: for all that is timed."""
     makers: dict[str, Callable[..., Trainer]] = {"stock": stock, "bertkit": ours}
@@ -173,8 +187,16 @@ def training(
             passed = trained(makers[name], part, plan, epochs, workers[name])
             if number:  # the first round meets each shape of a batch for the first time, which takes longer
                 told[name].append(passed)
-                found[name] = outcome(told[name], seen, cost(seen, train=True), peak) | {"workers": workers[name]}
-    return {"rows": rows, "epochs": epochs, "batch": plan.batch, "texts": int(sizes.size / len(sizes)), **found}
+                found[name] = outcome(told[name], seen, cost(seen, train=True), peak) | {
+                    "workers": workers[name]
+                }
+    return {
+        "rows": rows,
+        "epochs": epochs,
+        "batch": plan.batch,
+        "texts": int(sizes.size / len(sizes)),
+        **found,
+    }
 
 
 def trained(make: Callable[..., Trainer], given: Setting, plan: Plan, epochs: int, workers: int) -> float:
@@ -213,8 +235,12 @@ def stock(given: Setting, batch: int, epochs: int, workers: int) -> Trainer:
 
 
 def ours(given: Setting, batch: int, epochs: int, workers: int) -> trainer.Trainer:
-    args = arguments(batch, True, num_train_epochs=epochs, dataloader_num_workers=workers, remove_unused_columns=False)
-    runner = Runner(given.task, given.task.model(given.encoder), args.device, best_precision(args.device), batch)
+    args = arguments(
+        batch, True, num_train_epochs=epochs, dataloader_num_workers=workers, remove_unused_columns=False
+    )
+    runner = Runner(
+        given.task, given.task.model(given.encoder), args.device, best_precision(args.device), batch
+    )
     return trainer.Trainer(
         TaskData(runner, given.features), args, attachments=[UsedEmbeddings(args.used_embeddings, None)]
     )

@@ -29,7 +29,9 @@ ENCODERS: dict[str, tuple[str, dict[str, int]]] = {  # on the Hub -> its config,
         },
     ),
 }
-LENGTHS: dict[str, tuple[int, float, int]] = {  # words of a text: median, sigma of the logarithm, maximum; a review,
+LENGTHS: dict[
+    str, tuple[int, float, int]
+] = {  # words of a text: median, sigma of the logarithm, maximum; a review,
     "text-classification": (60, 0.6, 250),
     "token-classification": (22, 0.5, 100),  # a sentence of the news,
     "question-answering": (150, 0.4, 350),  # a paragraph of an encyclopedia, with a question of 11 words,
@@ -54,7 +56,9 @@ def encoder_of(name: str, room: Path) -> tuple[Encoder, str]:
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         words = [*special, *(f"w{n}" for n in range(config.vocab_size - len(special)))]
         inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.model_type == "bert" else [])]
-        tokenizer: Any = BertTokenizer(vocab={word: n for n, word in enumerate(words)}, model_input_names=inputs)
+        tokenizer: Any = BertTokenizer(
+            vocab={word: n for n, word in enumerate(words)}, model_input_names=inputs
+        )
         tokenizer.save_pretrained(aside)
         for role in ("pad", "cls", "sep", "bos", "eos"):
             setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))

@@ -1,9 +1,10 @@
-"""The kill table: `kill -9` at random moments of a training, then --resume: are the weights those of one that lived?
+"""The kill table: `kill -9` at random moments of a training, then --resume: are the weights those of one that
+lived?
 
-The moments are during a step, while a checkpoint is written, during an evaluation, between epochs and while the
-finished model is saved, of tiny models of each task, with accumulation, LoRA, bf16, a budget of tokens, and windows.
-Every run is a process of its own, forked from this one, which has imported everything. Bytes are compared of
-model.safetensors and of the last checkpoint's weights and optimizer.
+The moments are during a step, while a checkpoint is written, during an evaluation, between epochs and while
+the finished model is saved, of tiny models of each task, with accumulation, LoRA, bf16, a budget of tokens,
+and windows. Every run is a process of its own, forked from this one, which has imported everything. Bytes are
+compared of model.safetensors and of the last checkpoint's weights and optimizer.
 
 Run:  python benchmarks/kill.py [--moments 25] [--seed 0]
 """
@@ -105,7 +106,9 @@ class Moments:
         self.file.write(text.ljust(40).encode())
 
 
-def run(recipe: Recipe, folder: Path, resume: bool, told: Path, kind: str | None, nth: int, share: float) -> None:
+def run(
+    recipe: Recipe, folder: Path, resume: bool, told: Path, kind: str | None, nth: int, share: float
+) -> None:
     """In a process of its own: train, and perhaps die."""
     logging.disable(logging.CRITICAL)
     moments = Moments(told, kind, nth, share)
@@ -146,7 +149,9 @@ def prepared(room: Path, name: str) -> Recipe:
     encoder = build_encoder(room / "encoder", dropout=0.1)
     model = {"name": str(encoder), "max_length": case.max_length}
     source = {"train": "rows.jsonl", "validation": "rows.jsonl"}
-    (room / "recipe.yaml").write_text(json.dumps({"task": case.options, "model": model, "data": {"source": source}}))
+    (room / "recipe.yaml").write_text(
+        json.dumps({"task": case.options, "model": model, "data": {"source": source}})
+    )
     return load_recipe(room / "recipe.yaml", [*COMMON, *overrides])
 
 
@@ -181,7 +186,10 @@ def main() -> None:
             equal = code == 0 and weights(folder) == whole
             different += not equal
             found = "yes" if equal else f"NO (exit code {code})"
-            print(f"| {name} | {moment} | {f'step {checkpoint.step_of(start)}' if start else 'the start'} | {found} |")
+            print(
+                f"| {name} | {moment} | {f'step {checkpoint.step_of(start)}' if start else 'the start'} | "
+                f"{found} |"
+            )
             if code:
                 print(told.with_suffix(".error").read_text(), file=sys.stderr)
             sys.stdout.flush()

@@ -1,9 +1,9 @@
 """Accuracy by the number of labelled rows, where these are chosen at random or by what a model is unsure of.
 
-A logistic regression on the vectors of a frozen encoder starts with 100 random rows of a pool; each round it chooses
-100 more, and is fitted again. Printed are the accuracy on the test file after each round, the mean of all rounds, and
-how much higher it is than with random rows (± standard error); means over the seeds, which share their first rows.
-Without a test file, a fifth of the rows is the test.
+A logistic regression on the vectors of a frozen encoder starts with 100 random rows of a pool; each round it
+chooses 100 more, and is fitted again. Printed are the accuracy on the test file after each round, the mean of
+all rounds, and how much higher it is than with random rows (± standard error); means over the seeds, which
+share their first rows. Without a test file, a fifth of the rows is the test.
 
 Run:  python benchmarks/label_next.py SST-2/train.tsv --test SST-2/dev.tsv --column sentence
       python benchmarks/label_next.py banking77/train.csv --label category --rounds 20
@@ -67,13 +67,16 @@ def without_duplicates(probabilities: Any, vectors: Any, count: int, seed: int) 
 def badge(probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
     """k-means++ seeds among the gradients of the last layer (BADGE, Ash et al. 2020), the longest first.
 
-    A gradient is the outer product of `probabilities - onehot` and the vector; distances follow from the factors.
+    A gradient is the outer product of `probabilities - onehot` and the vector; distances follow from the
+    factors.
     """
     errors = probabilities - np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)]
     squares = (errors**2).sum(axis=1) * (vectors.astype(np.float64) ** 2).sum(axis=1)
     rng, chosen, distances = np.random.default_rng(seed), list[int](), squares.copy()
     while len(chosen) < count:
-        index = int(rng.choice(len(errors), p=distances / distances.sum())) if chosen else int(squares.argmax())
+        index = (
+            int(rng.choice(len(errors), p=distances / distances.sum())) if chosen else int(squares.argmax())
+        )
         products = (errors @ errors[index]) * (vectors @ vectors[index])
         distances = np.minimum(distances, np.maximum(squares + squares[index] - 2 * products, 0))
         chosen.append(index)
@@ -106,7 +109,9 @@ def curve(choose: Any, pool: Any, test: Any, rounds: int, seed: int) -> list[flo
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("train", type=Path)
     parser.add_argument("--test", type=Path)
     parser.add_argument("--column", default="text")
@@ -134,7 +139,9 @@ def main() -> None:
     print("labelled".ljust(22), *(f"{BATCH * (n + 1):>6}" for n in range(options.rounds)), "  mean  - random")
     areas = dict[str, Any]()
     for name, choose in STRATEGIES.items():
-        scores = 100 * np.asarray([curve(choose, pool, test, options.rounds, seed) for seed in range(options.seeds)])
+        scores = 100 * np.asarray(
+            [curve(choose, pool, test, options.rounds, seed) for seed in range(options.seeds)]
+        )
         areas[name] = scores.mean(axis=1)
         gain = areas[name] - areas["random"]
         error = gain.std(ddof=1) / np.sqrt(options.seeds) if options.seeds > 1 else 0.0

@@ -1,14 +1,15 @@
 """How many wrong labels an audit finds, and what correcting them is worth.
 
-    python benchmarks/label_noise.py RECIPE OUTPUT_DIR [--share 0.1] [--seed 0] [--skip-training] [key=value …]
+    python benchmarks/label_noise.py RECIPE OUTPUT_DIR [--share 0.1] [--seed 0] [--skip-training] [key=value
+    …]
 
-A recipe of text classification (one label) or token classification (entities) with a validation split. A share of the
-training labels is made wrong at random: a label becomes another one; an entity gets another type, is dropped, or one of
-its ends moves by a word. Printed are, for the first rows of the audit's list, how many were made wrong (precision, and
-recall), and how many get their true label back by the suggestion; then the scores on validation after training on the
-true labels, on the wrong ones, and on these corrected by the first rows, as many as were made wrong: once without these
-rows, once with the suggestions. Nobody reads the rows in between, as one should.
-"""
+A recipe of text classification (one label) or token classification (entities) with a validation split. A
+share of the training labels is made wrong at random: a label becomes another one; an entity gets another
+type, is dropped, or one of its ends moves by a word. Printed are, for the first rows of the audit's list, how
+many were made wrong (precision, and recall), and how many get their true label back by the suggestion; then
+the scores on validation after training on the true labels, on the wrong ones, and on these corrected by the
+first rows, as many as were made wrong: once without these rows, once with the suggestions. Nobody reads the
+rows in between, as one should."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def rows_of(recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
     return {split: list(data.rows[split]) for split in ("train", "validation")}
 
 
-def with_wrong_labels(rows: list[dict[str, Any]], share: float, rng: np.random.Generator) -> list[dict[str, Any]]:
+def with_wrong_labels(
+    rows: list[dict[str, Any]], share: float, rng: np.random.Generator
+) -> list[dict[str, Any]]:
     """The rows, of which so many, rounded, have another label."""
     labels = sorted({row["label"] for row in rows})
     noisy = list(rows)
@@ -49,7 +52,9 @@ def with_wrong_labels(rows: list[dict[str, Any]], share: float, rng: np.random.G
     return noisy
 
 
-def with_wrong_entities(rows: list[dict[str, Any]], share: float, rng: np.random.Generator) -> list[dict[str, Any]]:
+def with_wrong_entities(
+    rows: list[dict[str, Any]], share: float, rng: np.random.Generator
+) -> list[dict[str, Any]]:
     """The rows, in which so many entities, rounded, have another type or end, or are dropped."""
     found = [entities(row["tags"]) for row in rows]
     types = sorted({kind for each in found for kind, _, _ in each})
@@ -64,7 +69,9 @@ def with_wrong_entities(rows: list[dict[str, Any]], share: float, rng: np.random
     ]
 
 
-def damaged(others: list[Entity], index: int, words: int, types: list[str], rng: np.random.Generator) -> Entity:
+def damaged(
+    others: list[Entity], index: int, words: int, types: list[str], rng: np.random.Generator
+) -> Entity:
     """Another entity in place of this one; one without a type is dropped."""
     kind, first, end = others[index]
     outside = [place for one, a, b in (*others[:index], *others[index + 1 :]) if one for place in range(a, b)]
@@ -81,13 +88,17 @@ def damaged(others: list[Entity], index: int, words: int, types: list[str], rng:
 def written(recipe: Recipe, folder: Path, rows: dict[str, list[dict[str, Any]]]) -> Recipe:
     """The recipe, whose data are these rows in files of this folder."""
     for split, each in rows.items():
-        write_text(folder / f"{split}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in each))
+        write_text(
+            folder / f"{split}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in each)
+        )
     return recipe.with_(data={"source": {split: str(folder / f"{split}.jsonl") for split in rows}})
 
 
 def main() -> None:
     """Make labels wrong, audit, print; then train and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--share", type=float, default=0.1)
@@ -117,14 +128,21 @@ def main() -> None:
     print("; ".join(f"{title}: {value}" for title, value in found.figures.items()))
     counts = sorted({k for k in (*FIRST, len(wrong), len(hits)) if 0 < k <= len(hits)})
     table = [
-        [f"{k:,}", f"{hits[:k].mean():.3f}", f"{hits[:k].sum() / len(wrong):.3f}", f"{restored[:k].mean():.3f}"]
+        [
+            f"{k:,}",
+            f"{hits[:k].mean():.3f}",
+            f"{hits[:k].sum() / len(wrong):.3f}",
+            f"{restored[:k].mean():.3f}",
+        ]
         for k in counts
     ]
     print(columns([["first rows", "precision", "recall", "restored"], *table]))
     results: dict[str, Any] = {"wrong": len(wrong), "rows": len(rows["train"]), "table": table, "scores": {}}
     if not args.skip_training:
         first = args.folder / "first.jsonl"
-        write_text(first, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows[: len(wrong)]))
+        write_text(
+            first, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows[: len(wrong)])
+        )
         without = [f"data.{key}={first}" for key in ("exclude", "relabel")]
         trained = {
             "true labels": true_recipe,

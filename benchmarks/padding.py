@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tokens", type=int, default=4096)
     args = parser.parse_args()
-    tokenizer = load_tokenizer(resolve_encoder(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder)
+    tokenizer = load_tokenizer(
+        resolve_encoder(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder
+    )
     print(f"{'':24}  training: 32 rows  {args.tokens} tokens  answers: 32 rows")
     for title, (name, file, columns, limit) in SETS.items():
         kind = get_task(name)

@@ -1,17 +1,21 @@
 """Prediction beside transformers, in one run: rows per second from texts to answers, with equal answers.
 
-(a) transformers as people call it: `pipeline(task)(texts)`, its default batch of one. For question-answering, which
+(a) transformers as people call it: `pipeline(task)(texts)`, its default batch of one. For question-answering,
+which
     has no pipeline any more, a loop over the questions with the model's windows.
 (b) the same with the texts sorted by length, in its best batch size of 8, 16, 32 and 64.
-(c) bertkit in fp32, like (a) and (b); the answers of (a), (b) and (c) are asserted to be equal. But for rows where they
-    are not meant to be: texts of several windows, and tags of no entities (I-X after O), which bertkit does not give.
+(c) bertkit in fp32, like (a) and (b); the answers of (a), (b) and (c) are asserted to be equal. But for rows
+where they
+    are not meant to be: texts of several windows, and tags of no entities (I-X after O), which bertkit does
+    not give.
 (d) bertkit as it is: bf16 where this machine has it in hardware.
 
-Each contestant answers a few rows first, to warm up; then they take turns, and the median of each ratio is printed.
+Each contestant answers a few rows first, to warm up; then they take turns, and the median of each ratio is
+printed.
 
 Run:  python benchmarks/predict.py RUN FILE [--rows 1000] [--rounds 3]
-RUN is a run for text-classification, token-classification or question-answering; FILE has rows like its training data.
-"""
+RUN is a run for text-classification, token-classification or question-answering; FILE has rows like its
+training data."""
 
 from __future__ import annotations
 
@@ -77,7 +81,9 @@ def sound(tags: Any) -> bool:
 
 
 def asked(folder: Path, limit: int, size: int, options: Any, **how: Any) -> Contestant:
-    """The text of each answer: the best span of a context, over windows of it that go to the model `size` at a time."""
+    """The text of each answer: the best span of a context, over windows of it that go to the model `size` at
+    a time.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForQuestionAnswering.from_pretrained(folder, **how).to(best_device()).eval()
 
@@ -109,7 +115,9 @@ def asked(folder: Path, limit: int, size: int, options: Any, **how: Any) -> Cont
                 at = divmod(int(spans.argmax()), spans.shape[1])
                 places = windows["offset_mapping"][window]
                 text = part[row]["context"][int(places[at[0], 0]) : int(places[at[1], 1])]
-                best[first + row] = max(best[first + row], (float(spans[at]), text), key=lambda found: found[0])
+                best[first + row] = max(
+                    best[first + row], (float(spans[at]), text), key=lambda found: found[0]
+                )
         return [text for _, text in best]
 
     return answer
@@ -125,7 +133,9 @@ def ours(predictor: Predictor) -> Contestant:
         answers: Any = predictor([{name: row[name] for name in inputs} for row in rows])
         if predictor.task.name == "token-classification":
             return [[word["tag"] for word in each["words"]] for each in answers]
-        return [each["label" if predictor.task.name == "text-classification" else "answer"] for each in answers]
+        return [
+            each["label" if predictor.task.name == "text-classification" else "answer"] for each in answers
+        ]
 
     return answer
 
@@ -165,7 +175,9 @@ def main() -> None:
 
     recipe = load_recipe(args.run / "recipe.yaml", check_files=False)
     exact, folder = load(args.run, precision="fp32"), args.run / "model"
-    spec = recipe.data.model_copy(update={"source": {"train": str(args.file)}, "limit": args.rows, "validation": None})
+    spec = recipe.data.model_copy(
+        update={"source": {"train": str(args.file)}, "limit": args.rows, "validation": None}
+    )
     table = sources.load(spec, exact.task.schema, exact.task.rules(recipe.task)).rows["train"]
     rows, windows = list(table), Counter(exact.task.encode(table)["row"][:])
     limit = exact.task.max_length
@@ -181,7 +193,10 @@ def main() -> None:
     contestants = {"a": make(1), "b": batched[best], "c": ours(exact), "d": ours(load(args.run))}
     for contestant in contestants.values():
         contestant(few[:16])
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads"
+    versions = (
+        f"torch {torch.__version__}, transformers {transformers.__version__}, "
+        f"{torch.get_num_threads()} threads"
+    )
     print(f"{versions}, {best_device().type}; {exact.task.name}, {len(rows)} rows; (b) in batches of {best}")
 
     rounds = []
@@ -192,9 +207,13 @@ def main() -> None:
         for name in "bc":
             pairs = enumerate(zip(answers["a"], answers[name], strict=True))
             wrong = [
-                index for index, (theirs, other) in pairs if theirs != other and sound(theirs) and windows[index] == 1
+                index
+                for index, (theirs, other) in pairs
+                if theirs != other and sound(theirs) and windows[index] == 1
             ]
-            assert not wrong, f"({name}) answers {len(wrong)} rows otherwise than (a), first row {wrong[0] + 1}"
+            assert not wrong, (
+                f"({name}) answers {len(wrong)} rows otherwise than (a), first row {wrong[0] + 1}"
+            )
         rounds.append(times)
         told = "  ".join(f"({name}) {len(rows) / passed:.1f}" for name, passed in times.items())
         same = statistics.fmean(x == y for x, y in zip(answers["a"], answers["d"], strict=True))

@@ -33,10 +33,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as room:
         folder, source, target = Path(room) / "model", Path(room) / "rows.csv", Path(room) / "answers.jsonl"
         config = BertConfig(
-            vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
+            vocab_size=len(WORDS),
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
         )
         BertForSequenceClassification(config).save_pretrained(folder)
-        BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)}, model_max_length=512).save_pretrained(folder)
+        BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)}, model_max_length=512).save_pretrained(
+            folder
+        )
         with source.open("w") as file:
             file.write("id,text\n")
             for i in range(rows):

@@ -3,14 +3,15 @@
 (a) transformers' BertForPreTraining, stock Trainer, DataCollatorForLanguageModeling.
 (b) bertkit's pretraining task.
 
-Both start from the same weights and see the same pairs of sentences, packed to the same length, with the same batch,
-precision and fused AdamW; (a) gets its pairs ready-made, (b) draws them. Tokenising is not timed. The contestants take
-turns; the ratio of each round is printed, and their median. With --curves N both train N steps, and their
-losses are printed side by side; with --memory, the peak of a process that trains four steps, over that of one
-that has only built the model. With --profile PRESET … only (b) is measured, without dropout, on a CPU: tokens per
-second of processor time, and the operations that a step spends its time in.
+Both start from the same weights and see the same pairs of sentences, packed to the same length, with the same
+batch, precision and fused AdamW; (a) gets its pairs ready-made, (b) draws them. Tokenising is not timed. The
+contestants take turns; the ratio of each round is printed, and their median. With --curves N both train N
+steps, and their losses are printed side by side; with --memory, the peak of a process that trains four steps,
+over that of one that has only built the model. With --profile PRESET … only (b) is measured, without dropout,
+on a CPU: tokens per second of processor time, and the operations that a step spends its time in.
 
-Run:  python benchmarks/pretraining.py enwiki2014.jsonl.xz TOKENIZER [--documents 1500] [--steps 40] [--rounds 3]
+Run:  python benchmarks/pretraining.py enwiki2014.jsonl.xz TOKENIZER [--documents 1500] [--steps 40] [--rounds
+3]
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def setting(args: argparse.Namespace, config: Any = "mini") -> tuple[Any, Pretra
 def ready_made(task: Pretraining, features: Dataset) -> Dataset:
     """The pairs of the first epoch without masks, which stock's collator puts in."""
     made = task.examples(features, range(len(features)), (1, 0))
-    ids = [np.where(np.asarray(y) != -100, y, x) for x, y in zip(made["input_ids"], made["labels"], strict=True)]
+    ids = [
+        np.where(np.asarray(y) != -100, y, x) for x, y in zip(made["input_ids"], made["labels"], strict=True)
+    ]
     columns = {"input_ids": ids, "token_type_ids": made["token_type_ids"]}
     return Dataset.from_dict({**columns, "next_sentence_label": made["next_sentence_label"]})
 
@@ -134,13 +137,18 @@ def rate(trainer: Trainer, pieces: float, clock: Callable[[], float] = time.perf
 
 
 def operations(args: argparse.Namespace, preset: str) -> None:
-    """Print tokens per second of processor time, and the shares of a step's time, as torch.profiler sees them."""
+    """Print tokens per second of processor time, and the shares of a step's time, as torch.profiler sees
+    them.
+    """
     bert = {} if "-" in preset else dict.fromkeys(DROPOUTS, 0.0)
     encoder, task, features = setting(args, {"preset": preset, **bert})
     model = task.model(encoder)
     rate(bertkit(task, features, model, 2), 1)  # warm up kernels and allocator
     pieces = float(np.mean([min(length, LENGTH) for length in features["length"]])) * BATCH * args.steps
-    speeds = [rate(bertkit(task, features, model, args.steps), pieces, time.process_time) for _ in range(args.rounds)]
+    speeds = [
+        rate(bertkit(task, features, model, args.steps), pieces, time.process_time)
+        for _ in range(args.rounds)
+    ]
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         bertkit(task, features, model, args.steps).train()
     times = {each.key: each.self_cpu_time_total for each in profiled.key_averages()}
@@ -157,7 +165,9 @@ def peak(args: argparse.Namespace, which: str, answer: Any) -> None:
     transformers.logging.set_verbosity_error()
     encoder, task, features = setting(args)
     model = task.model(encoder)
-    trainer = stock(task, ready_made(task, features.select(range(256))), model, 4) if which == "stock" else None
+    trainer = (
+        stock(task, ready_made(task, features.select(range(256))), model, 4) if which == "stock" else None
+    )
     trainer = trainer or bertkit(task, features, model, 4)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     trainer.train()
@@ -177,7 +187,10 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
+    print(
+        f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} "
+        "threads"
+    )
     if args.memory:
         spawn, megabytes = multiprocessing.get_context("spawn"), {}
         for which in ("stock", "bertkit"):

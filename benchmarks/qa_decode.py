@@ -1,12 +1,13 @@
-"""Question answering from logits to answers, beside a nested loop over the best starts and ends; features per second.
+"""Question answering from logits to answers, beside a nested loop over the best starts and ends; features per
+second.
 
-Ours: `keep` of every batch, then `decode`. The loop is what the usual script does: of each window the n best starts
-with the n best ends, without those outside the context, backwards or too long; of a question all of them sorted, the n
-best kept, softmax, texts. It runs twice: with offsets at hand as lists, and our rule of which window a start counts in;
-and as `run_qa.py` has its features, rows of a data set, with logits padded to the longest window, and each candidate's
-logits told. It may miss the best span, ours may not: a best span of the loop is ours, or scores less. Logits are noise,
-or noise with a peak in each window, as a trained model has it: then more of the loop's pairs are spans. CPU seconds of
-one thread, of ours the least of three runs.
+Ours: `keep` of every batch, then `decode`. The loop is what the usual script does: of each window the n best
+starts with the n best ends, without those outside the context, backwards or too long; of a question all of
+them sorted, the n best kept, softmax, texts. It runs twice: with offsets at hand as lists, and our rule of
+which window a start counts in; and as `run_qa.py` has its features, rows of a data set, with logits padded to
+the longest window, and each candidate's logits told. It may miss the best span, ours may not: a best span of
+the loop is ours, or scores less. Logits are noise, or noise with a peak in each window, as a trained model
+has it: then more of the loop's pairs are spans. CPU seconds of one thread, of ours the least of three runs.
 
 Run:  python benchmarks/qa_decode.py [--questions 10570] [--squad dev.json]
 """
@@ -42,8 +43,9 @@ T = TypeVar("T")
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 MAX_LENGTH, BATCH, N_BEST, LONGEST = 384, 32, 20, 30
 WORDS = (
-    "the river old town small bridge of and was built stood north market every stone church winter in a 1642 ,".split()
-)
+    "the river old town small bridge of and was built "
+    "stood north market every stone church winter in a 1642 ,"
+).split()
 
 Candidate = dict[str, Any]
 
@@ -55,18 +57,24 @@ def made_up(questions: int) -> list[dict[str, str]]:
     while len(rows) < questions:
         size = rng.randint(500, 1000) if rng.random() < 1 / 30 else rng.randint(60, 240)
         context = " ".join(rng.choices(WORDS, k=size)) + "."
-        rows += [{"question": f"what {' '.join(rng.choices(WORDS, k=9))}?", "context": context} for _ in range(5)]
+        rows += [
+            {"question": f"what {' '.join(rng.choices(WORDS, k=9))}?", "context": context} for _ in range(5)
+        ]
     return rows[:questions]
 
 
 def squad(file: Path, questions: int) -> list[dict[str, str]]:
     """Questions of a SQuAD file, from the start again where there are too few."""
-    rows = [{n: row[n] for n in ("question", "context")} for _, row in read_rows(file, DataSpec(source=str(file)))]
+    rows = [
+        {n: row[n] for n in ("question", "context")} for _, row in read_rows(file, DataSpec(source=str(file)))
+    ]
     return (rows * (questions // len(rows) + 1))[:questions]
 
 
 def draw(length: int, height: float, generator: torch.Generator) -> Tensor:
-    """Start and end logits (2, length): noise, and a peak at a span of at most 8 pieces, as a trained model has it."""
+    """Start and end logits (2, length): noise, and a peak at a span of at most 8 pieces, as a trained model
+    has it.
+    """
     first = int(torch.randint(length, (), generator=generator))
     last = first + int(torch.randint(8, (), generator=generator))
     distance = (torch.arange(length) - torch.tensor([[first], [last]])).abs()
@@ -85,19 +93,25 @@ class Contest:
         self.batches = [(self.outputs(indices), collate(features[indices])) for indices in self.order]
         self.contexts = tokenize(task.tokenizer, rows["context"])
         self.windows: defaultdict[int, list[Any]] = defaultdict(list)
-        columns = zip(*(features[c][:] for c in ("row", "low", "count", "place", "first", "end")), strict=True)
+        columns = zip(
+            *(features[c][:] for c in ("row", "low", "count", "place", "first", "end")), strict=True
+        )
         for index, (row, *window) in enumerate(columns):
             self.windows[row].append(self.for_the_loop(index, self.contexts[row], *window))
 
     def outputs(self, indices: np.ndarray) -> SimpleNamespace:
         """A model's outputs: start and end logits, each `(windows, pieces)`."""
-        both = [torch.nn.utils.rnn.pad_sequence([self.logits[i][side] for i in indices], True) for side in (0, 1)]
+        both = [
+            torch.nn.utils.rnn.pad_sequence([self.logits[i][side] for i in indices], True) for side in (0, 1)
+        ]
         return SimpleNamespace(start_logits=both[0], end_logits=both[1])
 
     def for_the_loop(
         self, index: int, pieces: Tokenized, low: int, count: int, place: int, first: int, end: int
     ) -> Any:
-        """Start logits, end logits; offsets, None outside the context; may an answer start here?; a shift to pieces."""
+        """Start logits, end logits; offsets, None outside the context; may an answer start here?; a shift to
+        pieces.
+        """
         starts, ends = self.logits[index].numpy()
         offsets: list[tuple[int, int] | None] = [None] * len(starts)
         offsets[place : place + count] = zip(
@@ -186,7 +200,9 @@ def scripted(rows: Dataset, features: Dataset, logits: np.ndarray) -> list[list[
     by_question: defaultdict[str, list[int]] = defaultdict(list)
     for index, feature in enumerate(features):
         by_question[feature["example_id"]].append(index)
-    return [script(row["context"], features, by_question[str(number)], logits) for number, row in enumerate(rows)]
+    return [
+        script(row["context"], features, by_question[str(number)], logits) for number, row in enumerate(rows)
+    ]
 
 
 def script(context: str, features: Dataset, windows: list[int], logits: np.ndarray) -> list[Candidate]:
@@ -212,7 +228,8 @@ def script(context: str, features: Dataset, windows: list[int], logits: np.ndarr
                     }
                 )
     return [
-        {k: float(v) if isinstance(v, np.floating) else v for k, v in each.items()} for each in ended(found, context)
+        {k: float(v) if isinstance(v, np.floating) else v for k, v in each.items()}
+        for each in ended(found, context)
     ]
 
 
@@ -227,17 +244,23 @@ def processor() -> str:
     """Its name, as Linux says it."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor()
+    )
 
 
 def compare(name: str, contest: Contest) -> None:
     """Prints the seconds of both. Raises AssertionError where the loop has a better answer."""
     task, features, rows = contest.task, contest.features, contest.rows
     keeping, kept = min((seconds(contest.keep) for _ in range(3)), key=itemgetter(0))
-    decoding, answers = min((seconds(lambda: task.decode(kept, features, rows)) for _ in range(3)), key=itemgetter(0))
+    decoding, answers = min(
+        (seconds(lambda: task.decode(kept, features, rows)) for _ in range(3)), key=itemgetter(0)
+    )
     looping, candidates = seconds(contest.loop)
     over_rows, told = seconds(contest.table())
-    for row, (one, other) in enumerate(zip(candidates, told, strict=True)):  # of several windows it counts spans twice
+    for row, (one, other) in enumerate(
+        zip(candidates, told, strict=True)
+    ):  # of several windows it counts spans twice
         assert len(contest.windows[row]) > 1 or [c["text"] for c in one] == [c["text"] for c in other], row
     for answer, context in zip(answers, rows["context"], strict=True):
         assert answer["answer"] == context[answer["start"] : answer["end"]]
@@ -259,9 +282,14 @@ def main() -> None:
     options = QuestionAnsweringOptions(
         name="question-answering", n_best=N_BEST, max_answer_length=LONGEST, unanswerable=False
     )
-    task = QuestionAnswering(options, load_tokenizer(resolve_encoder(ModelSpec(name=ENCODER)).folder), MAX_LENGTH)
+    task = QuestionAnswering(
+        options, load_tokenizer(resolve_encoder(ModelSpec(name=ENCODER)).folder), MAX_LENGTH
+    )
     encoding, features = seconds(lambda: task.encode(rows))
-    print(f"encode  {len(rows):,} questions, {len(features):,} windows: {len(features) / encoding:,.0f} windows/s")
+    print(
+        f"encode  {len(rows):,} questions, {len(features):,} windows: {len(features) / encoding:,.0f} "
+        "windows/s"
+    )
     for name, peaks in (("noise", 0.0), ("peaks", 10.0)):
         compare(name, Contest(task, rows, features, peaks))
 

@@ -1,8 +1,9 @@
 """Recall@10 of approximate search against exact search of the same store, and the latency of both.
 
-The vectors are of a model, for a corpus and its queries in the layout of BEIR; or random: draws around centres, at a
-cosine of about 0.6 to them, and queries drawn in the same way. Latency is of `search` as a whole, one query at a time,
-from the vector to the hits, with the passages' texts; the query is not encoded. Hybrid search uses the queries' words.
+The vectors are of a model, for a corpus and its queries in the layout of BEIR; or random: draws around
+centres, at a cosine of about 0.6 to them, and queries drawn in the same way. Latency is of `search` as a
+whole, one query at a time, from the vector to the hits, with the passages' texts; the query is not encoded.
+Hybrid search uses the queries' words.
 
 Run:  python benchmarks/search.py --random 100000
       python benchmarks/search.py --model MODEL --beir FOLDER
@@ -79,10 +80,14 @@ def real(model: str, folder: Path, queries: int) -> Contest:
 
     asked = [row["text"] for row in islice(rows("queries.jsonl"), queries)]
     task = predictor.task
-    return Contest(rows("corpus.jsonl"), encode, task.tokenizer, task.max_length, encode(["a"]).shape[1], asked)
+    return Contest(
+        rows("corpus.jsonl"), encode, task.tokenizer, task.max_length, encode(["a"]).shape[1], asked
+    )
 
 
-def timed(ask: Callable[[str, Any], list[Hit]], queries: Sequence[str], vectors: Any) -> tuple[list[set[str]], str]:
+def timed(
+    ask: Callable[[str, Any], list[Hit]], queries: Sequence[str], vectors: Any
+) -> tuple[list[set[str]], str]:
     """Ids found for each query, and latency, in ms, for people; the first five queries warm up."""
     found, seconds = [], []
     for query, vector in zip(queries, vectors, strict=True):
@@ -110,7 +115,10 @@ def main() -> None:
 
 def compare(contest: Contest, folder: Path) -> None:
     """Prints the time to index and to build, recall and latencies."""
-    files, window = ModelFiles("benchmark", None, ""), Window(contest.max_length, min(32, contest.max_length // 4))
+    files, window = (
+        ModelFiles("benchmark", None, ""),
+        Window(contest.max_length, min(32, contest.max_length // 4)),
+    )
     encoder = DualEncoder(files, contest.size, window, contest.tokenizer, contest.encode, contest.encode)
     store = Store.open(folder, encoder)
     started = time.perf_counter()

@@ -1,12 +1,13 @@
 """The HTTP server on loopback: requests per second and latency with 1 to N clients, one row a request.
 
-Beside it the same model called in a loop in this process, one row at a time, without any HTTP. They take turns, and
-medians over the rounds are printed. Clients are threads that send the next request when they have the last answer, so
-that the server is saturated. Every answer is compared with that of the loop: numbers to 0.03, which is bf16's rounding
-in other batches; the rest must be equal, but for labels whose scores are that close.
+Beside it the same model called in a loop in this process, one row at a time, without any HTTP. They take
+turns, and medians over the rounds are printed. Clients are threads that send the next request when they have
+the last answer, so that the server is saturated. Every answer is compared with that of the loop: numbers to
+0.03, which is bf16's rounding in other batches; the rest must be equal, but for labels whose scores are that
+close.
 
-Run:  python benchmarks/serve.py MODEL FILE [--task TASK] [--clients 1 8 32] [--requests 512] [--rounds 3] [--threads 2]
-"""
+Run:  python benchmarks/serve.py MODEL FILE [--task TASK] [--clients 1 8 32] [--requests 512] [--rounds 3]
+[--threads 2]"""
 
 from __future__ import annotations
 
@@ -65,7 +66,16 @@ def alike(found: Any, expected: Any) -> bool:
 @contextmanager
 def served(model: str, task: str | None, threads: int) -> Iterator[int]:
     """`bertkit serve` as a process of its own: its port."""
-    command = [sys.executable, "-m", "bertkit", "serve", model, "--port", "0", *(["--task", task] if task else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "bertkit",
+        "serve",
+        model,
+        "--port",
+        "0",
+        *(["--task", task] if task else []),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
@@ -116,7 +126,9 @@ def loaded(port: int, rows: Sequence[Any], expected: Sequence[Any], clients: int
 def processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor()
+    )
 
 
 def main() -> None:
@@ -139,10 +151,15 @@ def main() -> None:
             load_, expected = looped(predictor, rows)
             turns.setdefault("in a loop", []).append(load_)
             for clients in args.clients:
-                turns.setdefault(f"served, {clients} clients", []).append(loaded(port, rows, expected, clients))
+                turns.setdefault(f"served, {clients} clients", []).append(
+                    loaded(port, rows, expected, clients)
+                )
     print(f"python {' '.join(sys.argv)}")
     print(f"{processor()}, {args.threads} threads, load average {os.getloadavg()[0]:.1f}; {date.today()}")
-    print(f"torch {torch.__version__}, {predictor.precision}, {len(rows)} requests of one row, {args.rounds} rounds")
+    print(
+        f"torch {torch.__version__}, {predictor.precision}, {len(rows)} requests of one row, {args.rounds} "
+        "rounds"
+    )
     print(f"{'':20}{'requests/s':>12}{'ratio':>8}{'p50 ms':>9}{'p99 ms':>9}{'wrong':>7}")
     base = statistics.median(turn.rate for turn in turns["in a loop"])
     for name, runs in turns.items():

@@ -1,4 +1,5 @@
-"""What an encoder is worth after one budget of pretraining: trains it, fine-tunes four tasks of GLUE, prints a line.
+"""What an encoder is worth after one budget of pretraining: trains it, fine-tunes four tasks of GLUE, prints
+a line.
 
 1. A tokenizer and an encoder from raw text, by a recipe of pretraining.
 2. SST-2, CoLA, RTE and STS-B fine-tuned from it by their shipped recipes, each with several seeds.
@@ -32,7 +33,10 @@ SCORES = {  # task -> metric on its development set
     "rte": "accuracy",
     "stsb": "spearman",
 }
-FINE_TUNING = ("training.learning_rate=1e-3", "training.num_train_epochs=3")  # for encoders that are this small
+FINE_TUNING = (
+    "training.learning_rate=1e-3",
+    "training.num_train_epochs=3",
+)  # for encoders that are this small
 COUNTED = "training.include_num_input_tokens_seen=non_padding"  # in metrics.jsonl
 HEADER = ("date", "what", "budget", "steps", "million tokens", "perplexity", "SST-2", "CoLA", "RTE", "STS-B")
 
@@ -69,7 +73,9 @@ def finished(run: Run) -> date:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--corpora", nargs="+", type=Path, required=True, metavar="FILE", help="rows with a `text`")
+    parser.add_argument(
+        "--corpora", nargs="+", type=Path, required=True, metavar="FILE", help="rows with a `text`"
+    )
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="GLUE's published files")
     parser.add_argument("--recipe", default="speedrun", help="a recipe of pretraining from a config")
     parser.add_argument("--vocab-size", type=int, default=16_000)
@@ -78,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--random", action="store_true", help="fine-tune from random weights too")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/speedrun"))
     parser.add_argument("--overrides", nargs="+", default=[], metavar="key=value", help="of the pretraining")
-    parser.add_argument("--fine-tuning", nargs="+", default=FINE_TUNING, metavar="key=value", help="overrides")
+    parser.add_argument(
+        "--fine-tuning", nargs="+", default=FINE_TUNING, metavar="key=value", help="overrides"
+    )
     args = parser.parse_args(arguments)
     folder, tokenizer = args.output_dir, args.output_dir / "tokenizer"
     try:
@@ -96,7 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, model in starts.items():
             tuned = [*model, f"model.max_length={recipe.model.max_length}", *args.fine_tuning]
             recipes = {task: recipe_of(task, "minilm", args.data, args.seeds, tuned) for task in args.tasks}
-            found[name] = {task: train(each, folder / name / task, resume=True) for task, each in recipes.items()}
+            found[name] = {
+                task: train(each, folder / name / task, resume=True) for task, each in recipes.items()
+            }
     except UserError as error:
         raise SystemExit(str(error)) from None
     print(row(HEADER), row(["---"] * len(HEADER)), sep="\n")

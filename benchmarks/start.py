@@ -1,10 +1,13 @@
-"""How soon the first step is taken: `bertkit train` beside `from transformers import Trainer`, in fresh processes.
+"""How soon the first step is taken: `bertkit train` beside `from transformers import Trainer`, in fresh
+processes.
 
-The first ends when the optimizer has taken its first step on the sample, with MiniLM: recipe, data, tokenizing, checks,
-model and run folder are before it. They take turns; medians, and the ratio of the medians.
+The first ends when the optimizer has taken its first step on the sample, with MiniLM: recipe, data,
+tokenizing, checks, model and run folder are before it. They take turns; medians, and the ratio of the
+medians.
 
-With --answers: how soon a fresh process answers one text (an exported model, a run, a search in a vector store), beside
-the imports of torch and transformers. They take turns; medians of wall-clock and of processor seconds.
+With --answers: how soon a fresh process answers one text (an exported model, a run, a search in a vector
+store), beside the imports of torch and transformers. They take turns; medians of wall-clock and of processor
+seconds.
 
 Run:  python benchmarks/start.py [--rounds 7] [--profile]
       python benchmarks/start.py --rounds 5 --answers EXPORT RUN STORE
@@ -49,7 +52,9 @@ def seconds(code: str) -> float:
     """From the start of a process that runs this code to its end."""
     with tempfile.TemporaryDirectory() as room:
         started = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code, str(Path(room) / "run")], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(Path(room) / "run")], capture_output=True, text=True
+        )
         taken = time.perf_counter() - started
     assert done.returncode == 0, done.stderr
     return taken
@@ -86,8 +91,12 @@ def print_answers(rounds: int, commands: dict[str, list[str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--profile", action="store_true", help="print where the time of one start goes, by function")
-    parser.add_argument("--answers", nargs=3, metavar=("EXPORT", "RUN", "STORE"), help="time commands that answer")
+    parser.add_argument(
+        "--profile", action="store_true", help="print where the time of one start goes, by function"
+    )
+    parser.add_argument(
+        "--answers", nargs=3, metavar=("EXPORT", "RUN", "STORE"), help="time commands that answer"
+    )
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if args.answers:
@@ -101,7 +110,10 @@ def main() -> None:
     for number in range(1, args.rounds + 1):
         for name, code in (("import", IMPORT), ("train", TRAIN)):
             times[name].append(seconds(code))
-        print(f"round {number}: import {times['import'][-1]:.2f} s, first step {times['train'][-1]:.2f} s", flush=True)
+        print(
+            f"round {number}: import {times['import'][-1]:.2f} s, first step {times['train'][-1]:.2f} s",
+            flush=True,
+        )
     imported, stepped = (statistics.median(times[name]) for name in ("import", "train"))
     print(f"median: import {imported:.2f} s, first step {stepped:.2f} s, ratio {stepped / imported:.2f}")
 

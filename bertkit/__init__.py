@@ -81,7 +81,9 @@ __all__ = sorted(" ".join(_MODULES.values()).split())
 
 
 def _choose_bar() -> None:
-    """In a notebook without ipywidgets tqdm takes its plain bar, of which it would warn when it is first imported."""
+    """In a notebook without ipywidgets tqdm takes its plain bar, of which it would warn when it is first
+    imported.
+    """
     if "ipykernel.zmqshell" in sys.modules and "tqdm.auto" not in sys.modules:
         with warnings.catch_warnings(), contextlib.suppress(ModuleNotFoundError):
             warnings.filterwarnings("ignore", "IProgress not found")
@@ -89,7 +91,9 @@ def _choose_bar() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `import bertkit` stays cheap. UserError: a library is missing."""
+    """Import a public name when it is first used: `import bertkit` stays cheap. UserError: a library is
+    missing.
+    """
     for module, names in _MODULES.items():
         if name in names.split():
             _choose_bar()

@@ -1,6 +1,7 @@
 """Folders cached on disk under a hash of everything that determines their content.
 
-A folder is written under a temporary name, renamed and never changed, so that any number of processes may read and
+A folder is written under a temporary name, renamed and never changed, so that any number of processes may
+read and
 add at the same time, and a killed one leaves no partial folder.
 """
 
@@ -32,14 +33,20 @@ def cache_root() -> Path:
 
 
 def model_key(folder: Path) -> dict[str, str]:
-    """What determines the outputs of a model folder besides options: its files, and the libraries that run it."""
+    """What determines the outputs of a model folder besides options: its files, and the libraries that run
+    it.
+    """
     return {"model": fingerprint(folder), "torch": version("torch"), "transformers": version("transformers")}
 
 
 def fingerprint(folder: Path) -> str:
-    """sha256 over the names and contents of a model's weights or graph, configs and tokenizer; its modules included."""
+    """sha256 over the names and contents of a model's weights or graph, configs and tokenizer; its modules
+    included.
+    """
     paths = [*folder.glob("*"), *folder.glob("*/*")]
-    files = sorted(p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in _OF_A_MODEL))
+    files = sorted(
+        p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in _OF_A_MODEL)
+    )
     parts = {str(file.relative_to(folder)): file_digest(file) for file in files}
     return sha256_of_json(parts)
 
@@ -70,8 +77,8 @@ def cached_folder(
 ) -> tuple[Path, bool]:
     """The folder cached under this key, and whether it existed; if not, `write` fills it.
 
-    key: everything that determines the content, as JSON. Raises OSError if it cannot be written, and what `write`
-    raises; then nothing is left.
+    key: everything that determines the content, as JSON. Raises OSError if it cannot be written, and what
+    `write` raises; then nothing is left.
     """
     folder = (root or cache_root()) / sha256_of_json(key)[:32]
     existed = folder.is_dir()

@@ -12,7 +12,13 @@ from bertkit.text import first_line, printable
 
 EXTRAS = {
     **dict.fromkeys(("accelerate", "captum", "peft", "torch"), "torch"),  # training, and models as trained
-    **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
+    **{
+        "ir_measures": "retrieval",
+        "lancedb": "retrieval",
+        "onnx": "onnx",
+        "onnxscript": "onnx",
+        "optuna": "sweep",
+    },
     "onnxruntime": "onnx-runtime",
     "openpyxl": "excel",
     "shtab": "completion",
@@ -43,20 +49,28 @@ class UserError(Exception):
     override training.epochs=1
     """
 
-    def __init__(self, problems: Problem | str | Path | Iterable[Problem], what: str = "", fix: str = "") -> None:
-        """problems: one or several; or where one is, with what it is and how to fix it; or a text that says it all."""
+    def __init__(
+        self, problems: Problem | str | Path | Iterable[Problem], what: str = "", fix: str = ""
+    ) -> None:
+        """problems: one or several; or where one is, with what it is and how to fix it; or a text that says
+        it all.
+        """
         if isinstance(problems, str | Path):
             problems = Problem(str(problems), what, fix) if what else Problem("", str(problems))
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With its attributes: from the message, which is all that Exception passes on, a subclass cannot be made."""
+        """With its attributes: from the message, which is all that Exception passes on, a subclass cannot be
+        made.
+        """
         return __newobj__, (type(self), *self.args), vars(self)
 
 
 def not_installed(error: ModuleNotFoundError) -> UserError:
-    """What to install for a missing library. Raises the error again if the missing module is one of bertkit."""
+    """What to install for a missing library. Raises the error again if the missing module is one of
+    bertkit.
+    """
     while error.name is None and isinstance(error.__cause__, ModuleNotFoundError):
         error = error.__cause__  # transformers names only its own class
     package = str(error.name).partition(".")[0]
@@ -68,7 +82,9 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
 
 @contextmanager
 def extras_required() -> Iterator[None]:
-    """Around imports of libraries that an extra brings. Raises UserError with the extra where one is missing."""
+    """Around imports of libraries that an extra brings. Raises UserError with the extra where one is
+    missing.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -114,7 +130,9 @@ class RowsError(DataError):
     """Rows that a model cannot read. by_row: (row counted from 0, what is wrong, what to do) of each."""
 
     def __init__(
-        self, by_row: Iterable[tuple[int, str, str]], place: Callable[[int], str] = lambda row: f"row {row + 1}"
+        self,
+        by_row: Iterable[tuple[int, str, str]],
+        place: Callable[[int], str] = lambda row: f"row {row + 1}",
     ) -> None:
         self.by_row = tuple(by_row)
         super().__init__(Problem(place(row), what, fix) for row, what, fix in self.by_row)

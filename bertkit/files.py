@@ -19,15 +19,21 @@ from bertkit.errors import DataError, ModelError, translated
 
 LARGEST_JSON = 64_000_000  # bytes
 ABANDONED = 24 * 60 * 60  # seconds
-MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of what is downloaded: no pickles, no code
+MODEL_FILES = [
+    "*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.model",
+]  # patterns of what is downloaded: no pickles, no code
 
 
 @contextmanager
 def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
-    """A text file that gets its name only when the block ends without an error, in place of what a link names.
+    """A text file that gets its name only when the block ends without an error, in place of what a link
+    names.
 
-    It has the mode of the file that it replaces. A device or a FIFO is written into. What killed processes left of the
-    same file is removed, once it is a day old. Raises OSError, which names the file.
+    It has the mode of the file that it replaces. A device or a FIFO is written into. What killed processes
+    left of the same file is removed, once it is a day old. Raises OSError, which names the file.
     """
     if is_special(path):
         with errors_naming(path), path.open("w", encoding=encoding, newline="") as file:
@@ -54,7 +60,9 @@ def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
 
 @contextmanager
 def folder_aside(output: Path) -> Iterator[Path]:
-    """An empty folder that gets its name only when the block ends without an error. Raises OSError, which names it."""
+    """An empty folder that gets its name only when the block ends without an error. Raises OSError, which
+    names it.
+    """
     output = Path(os.path.realpath(output))
     aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
     shutil.rmtree(aside, ignore_errors=True)
@@ -76,7 +84,9 @@ def is_special(path: Path) -> bool:
 
 @contextmanager
 def errors_naming(path: Path) -> Iterator[None]:
-    """While the block writes `path`: an OSError that names no file, such as that of a full disk, then names `path`."""
+    """While the block writes `path`: an OSError that names no file, such as that of a full disk, then names
+    `path`.
+    """
     try:
         yield
     except OSError as error:
@@ -112,14 +122,17 @@ def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
     """The value of a JSON file. Raises ModelError if it is not JSON, or has more than `largest` bytes."""
     if (size := path.stat().st_size) > largest:
         raise ModelError(path, f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected")
-    with translated((ValueError, RecursionError), ModelError, path, "is damaged: it is not JSON that can be read"):
+    with translated(
+        (ValueError, RecursionError), ModelError, path, "is damaged: it is not JSON that can be read"
+    ):
         return json.loads(path.read_text(encoding="utf-8"))
 
 
 def lines_of(path: Path, *, appended: bool = False) -> Iterator[dict[str, Any]]:
     """The objects of a jsonl file; none where it does not exist. Raises ModelError on a damaged line.
 
-    appended: the file grows by a line at a time; if a full disk or a crash cut the last one short, it is left out.
+    appended: the file grows by a line at a time; if a full disk or a crash cut the last one short, it is left
+    out.
     """
     if not path.is_file():
         return

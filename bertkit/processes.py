@@ -1,4 +1,6 @@
-"""The rank of this process among those that torchrun or accelerate started; the part of a file that a job reads."""
+"""The rank of this process among those that torchrun or accelerate started; the part of a file that a job
+reads.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def world() -> int:
 
 
 def local_rank() -> int:
-    """The number of this process among those of its machine, which is that of its device. Raises UserError."""
+    """The number of this process among those of its machine, which is that of its device. Raises
+    UserError.
+    """
     return _number("LOCAL_RANK", 0)
 
 
@@ -43,7 +47,9 @@ def _number(name: str, alone: int) -> int:
 
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` contiguous parts of the rows of a file, by its number from 1: what a job of an array reads."""
+    """One of `count` contiguous parts of the rows of a file, by its number from 1: what a job of an array
+    reads.
+    """
 
     number: int
     count: int
@@ -63,7 +69,8 @@ class Shard:
     def rows(self, file: str | Path, rows: int, chunk: int = 1) -> range:
         """The rows of this part of a file, from 0: whole chunks, about as many in each part.
 
-        rows: how many the file has. chunk: rows answered together. Raises DataError for more parts than chunks.
+        rows: how many the file has. chunk: rows answered together. Raises DataError for more parts than
+        chunks.
         """
         chunks = -(-rows // chunk)
         if chunks < self.count:

@@ -24,7 +24,9 @@ from bertkit.sections import Checkpoints
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
 
-OUT_OF_FOLD = "train-oof"  # in results and predictions: the training rows, answered by the models of other folds
+OUT_OF_FOLD = (
+    "train-oof"  # in results and predictions: the training rows, answered by the models of other folds
+)
 TEACHER = "teacher"  # in results: the teacher of a distillation, beside the baselines
 LOCK = ".lock"  # held by the process that trains
 LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft numpy scikit-learn".split()
@@ -68,7 +70,9 @@ class Run:
         return dict(read_json(self.folder / "results.json"))
 
     def metrics(self, split: str | None = None) -> dict[str, float | None]:
-        """The scores on a split, by default validation, or else the first that was scored. Raises ModelError."""
+        """The scores on a split, by default validation, or else the first that was scored. Raises
+        ModelError.
+        """
         scored = self.results.get("splits", {}) if self.finished else {}
         name = split or next((name for name in ("validation", *scored) if name in scored), "validation")
         if name not in scored:
@@ -107,7 +111,8 @@ def names_in(folder: Path) -> set[str]:
 def delete_checkpoints(run: Run, keep: Checkpoints) -> int:
     """Delete checkpoints of a finished run, which needs none; returns the bytes that this frees.
 
-    keep: "best": `model` and `adapter` of each seed, where they were not moved to the run; "keep": everything.
+    keep: "best": `model` and `adapter` of each seed, where they were not moved to the run; "keep":
+    everything.
     """
     folders = [] if keep == "keep" else [path for path in run.checkpoints.glob("*-*") if path.is_dir()]
     seeds = [path for path in folders if path.name.startswith("seed-")]
@@ -115,7 +120,9 @@ def delete_checkpoints(run: Run, keep: Checkpoints) -> int:
     inside = [path for seed in seeds for path in seed.iterdir() if path.is_dir()]
     of_seeds = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
     unneeded = [*of_seeds, *folds]
-    freed = sum(file.lstat().st_size for folder in unneeded for file in folder.rglob("*") if not file.is_dir())
+    freed = sum(
+        file.lstat().st_size for folder in unneeded for file in folder.rglob("*") if not file.is_dir()
+    )
     for folder in unneeded:
         shutil.rmtree(folder)
     return freed
@@ -154,7 +161,9 @@ def environment(device: str, precision: str) -> dict[str, Any]:
     threads = None
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    name = next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
     if find_spec("torch"):
         import torch
 
@@ -176,7 +185,9 @@ def environment(device: str, precision: str) -> dict[str, Any]:
 def _commit() -> str | None:
     """The commit of the working directory, if that is a git checkout."""
     try:
-        git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
+        git = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return git.stdout.strip() if git.returncode == 0 else None

@@ -1,4 +1,6 @@
-"""Recipe sections that name no task: the model, the data, training, LoRA, freezing, batching, distillation, the Hub."""
+"""Recipe sections that name no task: the model, the data, training, LoRA, freezing, batching, distillation,
+the Hub.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Texts = Annotated[list[Text], Field(min_length=1)]
 MEMORY = "memory"  # the source of rows that were given from Python
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
 
-REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII)  # owner/model
+REPO_ID = re.compile(
+    r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII
+)  # owner/model
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -26,7 +30,9 @@ def seconds(duration: str) -> float:
 
 def _duration(value: Any) -> Any:
     if not (isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[smh]", value, re.ASCII) and seconds(value)):
-        raise ValueError(f"expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found {value!r}")
+        raise ValueError(
+            f"expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found {value!r}"
+        )
     return value
 
 
@@ -53,7 +59,8 @@ class ModelSpec(Section):
     """Tokens per window, special tokens included."""
     pooling: Literal["cls", "mean", "bos", "late"] | None = Field(
         None,
-        description="With `name`: what the head of a text classification or ranking reads. ModernBERT: cls, mean. "
+        description="With `name`: what the head of a text classification or ranking reads. ModernBERT: "
+        "cls, mean. "
         "EuroBERT: bos, mean, late. null: what config.json says.",
     )
     dropout: float | None = Field(
@@ -70,7 +77,9 @@ class ModelSpec(Section):
         fields = {"preset": self.config} if isinstance(self.config, str) else self.config or {}
         kind = str(fields.get("model_type", "bert"))
         preset = str(fields.get("preset", ""))
-        new = preset if "-" in preset else "-".join(filter(None, ["BERT" if kind == "bert" else kind, preset]))
+        new = (
+            preset if "-" in preset else "-".join(filter(None, ["BERT" if kind == "bert" else kind, preset]))
+        )
         return self.name or f"a new {new}"
 
 
@@ -84,7 +93,8 @@ class DataSpec(Section):
     """The source of the rows, and what their columns mean."""
 
     source: Text | Annotated[dict[str, Text | Texts], Field(min_length=1)] = Field(
-        description="A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}. `memory` "
+        description="A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}. "
+        "`memory` "
         "stands for rows that were given from Python, which a run keeps in data/."
     )
     fingerprint: Text | None = None
@@ -156,7 +166,8 @@ class TrainingKeys(Section):
     """With optim: muon, of the same matrices."""
     used_embeddings: bool | None = Field(
         None,
-        description="Train only the rows of the word embedding whose tokens the training data have, with the same "
+        description="Train only the rows of the word embedding whose tokens the training data have, with "
+        "the same "
         "result. null: where that saves at least 1 MB of memory.",
     )
 

@@ -48,13 +48,16 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(display_width, cells)) for cells in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        padded = (f"{cell}{' ' * (width - display_width(cell))}" for cell, width in zip(row, widths, strict=True))
+        padded = (
+            f"{cell}{' ' * (width - display_width(cell))}" for cell, width in zip(row, widths, strict=True)
+        )
         lines.append("  ".join(padded).rstrip())
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
 def display_width(text: str) -> int:
-    """The columns of a terminal that a text takes: 2 for wide characters and emoji, none for marks and joiners.
+    """The columns of a terminal that a text takes: 2 for wide characters and emoji, none for marks and
+    joiners.
 
     >>> [display_width(text) for text in ("Seoul", "서울", "กรุงเทพ", "🇰🇷")]
     [5, 4, 6, 2]
@@ -71,9 +74,11 @@ def display_width(text: str) -> int:
 
 
 def character_start(text: str, place: int) -> int:
-    """Where the user-perceived character that holds `place` begins: an emoji or a letter with its marks is one.
+    """Where the user-perceived character that holds `place` begins: an emoji or a letter with its marks is
+    one.
 
-    Characters are the extended grapheme clusters of Unicode Standard Annex 29, and of at most 64 code points here.
+    Characters are the extended grapheme clusters of Unicode Standard Annex 29, and of at most 64 code points
+    here.
     """
     import regex
 
@@ -97,23 +102,31 @@ def first_line(error: object) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """The text with control characters, changes of direction and surrogates escaped: it must not move the cursor."""
+    """The text with control characters, changes of direction and surrogates escaped: it must not move the
+    cursor.
+    """
     return re.sub(_CONTROLS, lambda match: repr(match[0])[1:-1], text)
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Lines of text that are safe to print: control characters other than newline, tab and `kept` are escaped."""
+    """Lines of text that are safe to print: control characters other than newline, tab and `kept` are
+    escaped.
+    """
     return re.sub(f"[{_MOVES}]", lambda match: match[0] if match[0] in kept else repr(match[0])[1:-1], text)
 
 
 def json_line(value: Any) -> str:
-    """The value as JSON on one line, which is safe to print: control characters are escaped, as JSON does it."""
+    """The value as JSON on one line, which is safe to print: control characters are escaped, as JSON
+    does it.
+    """
     text = json.dumps(value, ensure_ascii=False, default=str)
     return re.sub(_CONTROLS, lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def beginning(text: str, most: int) -> str:
-    """The first `most` characters for one line of a terminal: whitespace is one space, controls are escaped."""
+    """The first `most` characters for one line of a terminal: whitespace is one space, controls are
+    escaped.
+    """
     line = " ".join(text.split())
     if len(line) <= most:
         return escape_controls(line)
@@ -123,7 +136,8 @@ def beginning(text: str, most: int) -> str:
 def dotted(path: KeyPath) -> str:
     """The key path in dotted notation: `data.source.train[0]`."""
     words = (
-        key if isinstance(key, int) or (key.isprintable() and 0 < len(key) <= 80) else short_repr(key) for key in path
+        key if isinstance(key, int) or (key.isprintable() and 0 < len(key) <= 80) else short_repr(key)
+        for key in path
     )
     return "".join(f"[{word}]" if isinstance(word, int) else f".{word}" for word in words).removeprefix(".")
 

@@ -43,7 +43,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str] = {}) -> KeyProblem:
     """A key that its section does not have.
 
-    homes: key -> its section, a dotted path where it has another name, or a sentence that says what to do instead.
+    homes: key -> its section, a dotted path where it has another name, or a sentence that says what to do
+    instead.
     """
     names = sorted(known)
     key = str(path[-1])
@@ -105,7 +106,11 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",  # as pydantic reports it for a union
     "none_required": "null",
 }
-_SHORT = {("task",): "name", ("model",): "name", ("data",): "source"}  # section -> key that it is often written for
+_SHORT = {
+    ("task",): "name",
+    ("model",): "name",
+    ("data",): "source",
+}  # section -> key that it is often written for
 _BOUNDS = {
     "greater_than": "must be more than {gt:.12g}",
     "greater_than_equal": "must be at least {ge:.12g}",
@@ -119,7 +124,10 @@ _BOUNDS = {
 
 
 def validate(
-    model: type[BaseModel], data: Any, sections: Mapping[str, type[BaseModel]] = {}, homes: Mapping[str, str] = {}
+    model: type[BaseModel],
+    data: Any,
+    sections: Mapping[str, type[BaseModel]] = {},
+    homes: Mapping[str, str] = {},
 ) -> list[KeyProblem]:
     """What is wrong with `data` as fields of `model`: pydantic's errors as sentences, one per key path.
 
@@ -135,7 +143,8 @@ def validate(
     problems = []
     for path, details in by_path.items():
         if path in inner:
-            # of alternatives such as `text or a mapping`, errors inside the mapping are more specific than `not text`
+            # of alternatives such as `text or a mapping`, errors inside the mapping are more specific than
+            # `not text`
             continue
         kinds = {detail["type"] for detail in details}
         if "missing" in kinds:
@@ -158,7 +167,9 @@ def fields_at(kind: Any, path: KeyPath) -> set[str]:
 
 
 def _sections_at(kind: Any, path: KeyPath) -> Iterator[type[BaseModel]]:
-    """The sections that a field's type allows at this key path within it; several where it has alternatives."""
+    """The sections that a field's type allows at this key path within it; several where it has
+    alternatives.
+    """
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         if not path:
             yield kind

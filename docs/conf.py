@@ -1,4 +1,6 @@
-"""Sphinx configuration: pages and notebooks of this repository, and pages that reference.py generates from the code."""
+"""Sphinx configuration: pages and notebooks of this repository, and pages that reference.py generates from
+the code.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,20 @@ from sphinx import addnodes
 project = "bertkit"
 about = metadata("bertkit")
 version = release = about["Version"]
-html_baseurl = dict(each.split(", ") for each in about.get_all("Project-URL"))["Documentation"] + "/en/latest/"
+html_baseurl = (
+    dict(each.split(", ") for each in about.get_all("Project-URL"))["Documentation"] + "/en/latest/"
+)
 copyright = "the bertkit maintainers, Apache-2.0"
 extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # The source is the whole repository, so that links are the same on the site and in a checkout.
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md", "bertkit/samples/README.md"]
+include_patterns = [
+    "docs/*.md",
+    "notebooks/*.ipynb",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "bertkit/samples/README.md",
+]
 exclude_patterns = [".*", "runs", "tests", "shared", "dist", "docs/_build"]
 html_theme = "furo"
 html_title = f"bertkit {release}"
@@ -64,7 +74,9 @@ def setup(app: Any) -> None:
         lines[:] = parts
 
     def list_pages(app: Any, error: Exception | None) -> None:
-        """Write llms.txt (https://llmstxt.org): the pages, by the captions of the landing page, for language models."""
+        """Write llms.txt (https://llmstxt.org): the pages, by the captions of the landing page, for language
+        models.
+        """
         lines = [f"# {project}", "", f"> {about['Summary']}"]
         for tree in [] if error else app.env.get_doctree(root_doc).findall(addnodes.toctree):
             lines += ["", f"## {tree['caption']}", ""]

@@ -1,4 +1,6 @@
-"""Pages that are generated from the code when the site is built: recipe keys, commands, public names, modules."""
+"""Pages that are generated from the code when the site is built: recipe keys, commands, public names,
+modules.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ from bertkit.tasks.fields import AnswerForm
 
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
 FIELDS = "| field | role | holds | there | meaning |\n|---|---|---|---|---|"
-KINDS = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
+KINDS = {
+    "string": "text",
+    "integer": "integer",
+    "number": "number",
+    "boolean": "true or false",
+    "null": "null",
+}
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 PLAIN = {"task": {"name": "text-classification"}, "model": {"name": "-"}, "data": {"source": "-"}}
 
@@ -61,7 +69,9 @@ def definition(part: Mapping[str, Any]) -> str:
 
 
 def section(title: str, schema: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """One table: a row for each key. values: defaults that are made by a function, which the schema does not have."""
+    """One table: a row for each key. values: defaults that are made by a function, which the schema does not
+    have.
+    """
     definitions = json_schema()["$defs"]
     rows = []
     for key, part in schema["properties"].items():
@@ -85,13 +95,18 @@ def training_section() -> str:
         for name, part in training_schema()["properties"].items()
     ]
     about = "Descriptions are those of the installed transformers, except for the keys that only bertkit has."
-    more = "What bertkit sets by device and data, regardless of these defaults, is in [Recipes](recipes.md#training)."
+    more = (
+        "What bertkit sets by device and data, regardless of these defaults, is in "
+        "[Recipes](recipes.md#training)."
+    )
     return "\n".join(["## training", "", about, more, "", HEAD, *rows])
 
 
 def command_page() -> str:
     """The help text of every command, as Markdown: what `bertkit COMMAND --help` prints."""
-    return "\n\n".join(f"## {name}\n\n```text\n{parser.format_help().strip()}\n```" for name, parser in commands())
+    return "\n\n".join(
+        f"## {name}\n\n```text\n{parser.format_help().strip()}\n```" for name, parser in commands()
+    )
 
 
 def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -120,7 +135,8 @@ def directive(name: str) -> str:
     thing = getattr(bertkit, name)
     if isinstance(thing, ModuleType):
         return (
-            f".. py:data:: bertkit.{name}\n\n   The module ``{thing.__name__}``. {str(thing.__doc__).splitlines()[0]}"
+            f".. py:data:: bertkit.{name}\n\n   The module ``{thing.__name__}``. "
+            f"{str(thing.__doc__).splitlines()[0]}"
         )
     if not isinstance(thing, type):
         return f".. autofunction:: bertkit.{name}"
@@ -141,7 +157,9 @@ def task_page() -> str:
         "audit of labels": lambda task: any(column.answered for column in task.schema.columns.values()),
         "sets or intervals": lambda task: "conformal" in task.Options.model_fields,
     }
-    marks = [row(task.name, *("yes" if use(task) else "–" for use in uses.values())) for task in OURS.values()]
+    marks = [
+        row(task.name, *("yes" if use(task) else "–" for use in uses.values())) for task in OURS.values()
+    ]
     parts = ["\n".join([f"| task | {' | '.join(uses)} |", "|---" * (len(uses) + 1) + "|", *marks])]
     for task in OURS.values():
         parts.append(f"## {task.name}")
@@ -157,7 +175,9 @@ def fields(form: AnswerForm, before: str = "") -> Iterator[str]:
             inner, lists = inner[0], f"{lists}list of "
         nested = isinstance(inner, AnswerForm)
         holds = lists + ("mappings" if nested else inner.__name__ if type(inner) is type else str(inner))
-        yield row(before + each.name, each.role, holds, "in some answers" if each.optional else "always", each.about)
+        yield row(
+            before + each.name, each.role, holds, "in some answers" if each.optional else "always", each.about
+        )
         if nested:
             yield from fields(inner, f"{before}{each.name}[].")
 
@@ -169,7 +189,9 @@ def module_page() -> str:
     for folder, files in groupby(
         sorted(package.rglob("*.py"), key=lambda file: (file.parent, file)), lambda f: f.parent
     ):
-        abouts = {file.name: ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "" for file in files}
+        abouts = {
+            file.name: ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "" for file in files
+        }
         rows = [row(name, about.split("\n\n")[0]) for name, about in abouts.items() if about]
         title = folder.relative_to(package.parent).as_posix()
         parts.append("\n".join([f"## {title}/", "", "| module | purpose |\n|---|---|", *rows]))
@@ -203,7 +225,9 @@ def code(value: Any) -> str:
 
 def row(key: str, *cells: str) -> str:
     """A row of a table; what would end a cell or begin markup is escaped."""
-    clean = [" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*") for cell in cells]
+    clean = [
+        " ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*") for cell in cells
+    ]
     return f"| `{key}` | {' | '.join(clean)} |"
 
 

@@ -23,7 +23,9 @@ parser = argparse.ArgumentParser(description="Train a text classifier, and push 
 parser.add_argument("data", help="a csv, json or parquet file, or a data set of the Hub")
 parser.add_argument("--text", default="text", help="its column of texts")
 parser.add_argument("--label", default="label", help="its column of labels")
-parser.add_argument("--model", default="google-bert/bert-base-uncased", help="the encoder: a Hub id or a folder")
+parser.add_argument(
+    "--model", default="google-bert/bert-base-uncased", help="the encoder: a Hub id or a folder"
+)
 parser.add_argument("--max-length", type=int, default=128, help="tokens of a text that the model reads")
 parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--output-dir", default="run", help="the run folder: model, scores, predictions, report")

@@ -58,7 +58,9 @@ class Case:
     def task(self, encoder):
         """The task, prepared from the rows."""
         options = self.kind.Options.model_validate(self.options)
-        return prepare(self.kind, options, self.tokenizer(encoder), self.max_length, self.rows(), self.class_names)
+        return prepare(
+            self.kind, options, self.tokenizer(encoder), self.max_length, self.rows(), self.class_names
+        )
 
 
 def encoder(folder):
@@ -75,22 +77,32 @@ WRITING = {"name": "text2text-generation"}
 LABELS = ["good" if side == 0 else "bad" for side in SIDES]
 TOKENS = [text.split() for text in TEXTS]
 TAGS = [
-    ["B-ANIMAL" if word in ("cat", "dog") else "B-SENSE" if word in ("good", "bad", "awful") else "O" for word in words]
+    [
+        "B-ANIMAL" if word in ("cat", "dog") else "B-SENSE" if word in ("good", "bad", "awful") else "O"
+        for word in words
+    ]
     for words in TOKENS
 ]
-for words, tags in zip(TOKENS, TAGS, strict=True):  # `good cat`, `very awful and bad`: entities of several words
+for words, tags in zip(
+    TOKENS, TAGS, strict=True
+):  # `good cat`, `very awful and bad`: entities of several words
     for place in range(1, len(words)):
         if tags[place] == "B-SENSE" and words[place - 1] == "very":
             tags[place - 1 : place + 1] = ["B-SENSE", "I-SENSE"]
 KINDS = {"DET": "the a it one two", "NOUN": "cat dog mat s", "ADJ": "good bad awful fine blue"}
 KIND_OF = {word: kind for kind, words in KINDS.items() for word in words.split()}
-WORD_LABELS = [[KIND_OF.get(word, "B-X") for word in words] for words in TOKENS]  # with one that looks like an entity
+WORD_LABELS = [
+    [KIND_OF.get(word, "B-X") for word in words] for words in TOKENS
+]  # with one that looks like an entity
 QUESTIONS = [f"the {word} ?" for word in ("one", "two", "one", "two", "one", "two", "one", "two")]
 WORDS = ("good", "bad", "fine", "red", "blue", "green", "very good", "awful")
 CONTEXTS = [f"{'the cat sat . ' * (i % 2)}it was {word} and the mat sat on" for i, word in enumerate(WORDS)]
 ANSWERS = [{"text": [w], "answer_start": [c.index(w)]} for c, w in zip(CONTEXTS, WORDS, strict=True)]
 LONG = [text + " and the mat was red , the dog sat up" * 3 for text in TEXTS]
-EVEN = [f"the {a} {b} {c}" for a, b, c in zip(["cat", "dog"] * 4, ["was", "sat", "ran", "is"] * 2, WORDS, strict=True)]
+EVEN = [
+    f"the {a} {b} {c}"
+    for a, b, c in zip(["cat", "dog"] * 4, ["was", "sat", "ran", "is"] * 2, WORDS, strict=True)
+]
 GRADES = [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 4.5, 5.0]
 PAIRS = {"text_a": TEXTS, "text_b": [f"{text} and down" for text in TEXTS[3:] + TEXTS[:3]]}
 LABELLED_PAIRS = {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]}
@@ -98,17 +110,32 @@ ASKED = {"query": ["one good cat", "two bad dog s"] * 4, "document": TEXTS}
 
 CASES = [
     Case("single-label", NAME, {"text": TEXTS, "label": LABELS}),
-    Case("labels-in-an-order-of-their-own", {**NAME, "labels": ["good", "bad"]}, {"text": TEXTS, "label": LABELS}),
-    Case("eleven-labels", NAME, {"text": TEXTS, "label": ["2", "10"] * 4}, class_names=[str(n) for n in range(11)]),
+    Case(
+        "labels-in-an-order-of-their-own",
+        {**NAME, "labels": ["good", "bad"]},
+        {"text": TEXTS, "label": LABELS},
+    ),
+    Case(
+        "eleven-labels",
+        NAME,
+        {"text": TEXTS, "label": ["2", "10"] * 4},
+        class_names=[str(n) for n in range(11)],
+    ),
     Case("class-weights", {**NAME, "class_weights": {"good": 3.0}}, {"text": TEXTS, "label": LABELS}),
-    Case("pair", NAME, {"text_a": TEXTS, "text_b": TEXTS[::-1], "label": ["same" if s else "other" for s in SIDES]}),
+    Case(
+        "pair",
+        NAME,
+        {"text_a": TEXTS, "text_b": TEXTS[::-1], "label": ["same" if s else "other" for s in SIDES]},
+    ),
     Case(
         "multi-label",
         {**NAME, "class_weights": {"long": 3.0}},
         {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
     ),
     Case("linear-head", {**NAME, "method": "head"}, {"text": TEXTS, "label": LABELS}),
-    Case("linear-head-of-pairs", {**NAME, "method": "head"}, {**PAIRS, "labels": [[label] for label in LABELS]}),
+    Case(
+        "linear-head-of-pairs", {**NAME, "method": "head"}, {**PAIRS, "labels": [[label] for label in LABELS]}
+    ),
     Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 2 for i, s in enumerate(SIDES)]}),
     Case("qa", QA, {"question": QUESTIONS, "context": CONTEXTS, "answers": ANSWERS}),
     Case(
@@ -123,12 +150,24 @@ CASES = [
     ),
     Case("similarity-mse", {**SIMILAR, "loss": "cosine-mse", "dense": 6}, {**PAIRS, "score": GRADES}),
     Case(
-        "similarity-cosent", SIMILAR, {"text_a": EVEN, "text_b": EVEN[1:] + EVEN[:1], "score": GRADES}, across_rows=True
+        "similarity-cosent",
+        SIMILAR,
+        {"text_a": EVEN, "text_b": EVEN[1:] + EVEN[:1], "score": GRADES},
+        across_rows=True,
     ),
     Case("similarity-labels", {**SIMILAR, "loss": "cosine-mse"}, LABELLED_PAIRS),
-    Case("similarity-cls", {**SIMILAR, "pooling": "cls", "normalize": False}, LABELLED_PAIRS, across_rows=True),
-    Case("similarity-in-batch", SIMILAR, {"anchor": TEXTS, "positive": LONG, "negative": LONG[::-1]}, across_rows=True),
-    Case("similarity-dims", {**SIMILAR, "dims": [16, 4]}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),
+    Case(
+        "similarity-cls", {**SIMILAR, "pooling": "cls", "normalize": False}, LABELLED_PAIRS, across_rows=True
+    ),
+    Case(
+        "similarity-in-batch",
+        SIMILAR,
+        {"anchor": TEXTS, "positive": LONG, "negative": LONG[::-1]},
+        across_rows=True,
+    ),
+    Case(
+        "similarity-dims", {**SIMILAR, "dims": [16, 4]}, {"anchor": TEXTS, "positive": LONG}, across_rows=True
+    ),
     Case(
         "retrieval",
         {"name": "retrieval", "query_prefix": "the ", "dense": 6},
@@ -154,7 +193,9 @@ CASES = [
         {"tokens": [words * 3 for words in TOKENS], "tags": [labels * 3 for labels in WORD_LABELS]},
         max_length=16,
     ),
-    Case("windows", {**NAME, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
+    Case(
+        "windows", {**NAME, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16
+    ),
     Case("ranking-binary", RANKING, {**ASKED, "label": [float(side) for side in SIDES]}),
     Case(
         "ranking-graded-windows",
@@ -162,7 +203,12 @@ CASES = [
         {**ASKED, "document": [f"{text} " * 3 for text in TEXTS], "score": GRADES},
         max_length=20,
     ),
-    Case("text-to-text", {**WRITING, "generation": {"max_new_tokens": 16}}, {"text": TEXTS, "target": EVEN}, cuts=True),
+    Case(
+        "text-to-text",
+        {**WRITING, "generation": {"max_new_tokens": 16}},
+        {"text": TEXTS, "target": EVEN},
+        cuts=True,
+    ),
     Case(
         "ranking-listwise",
         {**RANKING, "loss": "listwise"},

@@ -14,7 +14,8 @@ from collections import Counter
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-# Temporary files of this process, and of those that it starts; except for pytest's own, which failed tests keep.
+# Temporary files of this process, and of those that it starts; except for pytest's own, which failed tests
+# keep.
 os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="bertkit-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
 os.environ["BERTKIT_CACHE"] = os.path.join(os.environ["TMPDIR"], "vectors")
@@ -35,36 +36,50 @@ from matplotlib.figure import Figure
 # Of programs that import this file, too; after multiprocessing's own folder in it, which has priority -100.
 Finalize(None, shutil.rmtree, [os.environ["TMPDIR"]], {"ignore_errors": True}, exitpriority=-200)
 
-# The same examples every time, so that a red run can be repeated; HYPOTHESIS_PROFILE=random looks for new ones.
+# The same examples every time, so that a red run can be repeated; HYPOTHESIS_PROFILE=random looks for new
+# ones.
 # No test is timed: a busy machine is no defect.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("random", derandomize=False, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 WORDS = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat good bad fine awful not very and but it was is "
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat good bad fine awful not very and but it "
+    "was is "
     "one two three four five yes no up down red blue green . , ! ? ##s ##ing"
 ).split()
 
 
 def pytest_addoption(parser):
-    """`--precision fp32`: as on a processor without bf16 (see fp32/sitecustomize.py); `--all`: rare tests too."""
-    parser.addoption("--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU")
+    """`--precision fp32`: as on a processor without bf16 (see fp32/sitecustomize.py); `--all`: rare tests
+    too.
+    """
+    parser.addoption(
+        "--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU"
+    )
     parser.addoption("--margins", action="store_true", help="how much of its tolerance each comparison uses")
-    parser.addoption("--all", action="store_true", help="those marked `rare` too: the whole contract, every notebook")
+    parser.addoption(
+        "--all", action="store_true", help="those marked `rare` too: the whole contract, every notebook"
+    )
 
 
 def pytest_configure(config):
-    """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's workers."""
+    """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's
+    workers.
+    """
     if config.getoption("margins"):
         config.pluginmanager.register(Margins(config))
     tempfile.tempdir = None  # which is TMPDIR from here on
-    signal.signal(signal.SIGTERM, lambda number, _: pytest.exit(f"signal {number}", 128 + number))  # and clean up
+    signal.signal(
+        signal.SIGTERM, lambda number, _: pytest.exit(f"signal {number}", 128 + number)
+    )  # and clean up
     if config.getoption("precision") == "fp32" and not hasattr(config, "workerinput"):
         folder = Path(__file__).parent / "fp32"
         runpy.run_path(str(folder / "sitecustomize.py"))
         sys.path.insert(0, str(folder))
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
 
 
 def pytest_unconfigure():
@@ -106,7 +121,9 @@ def _quiet_libraries():
 
 @pytest.fixture(scope="module", autouse=True)
 def _pictures_of_reports_only(request):
-    """Pictures are drawn where tests look at them; elsewhere they would take a quarter of each small training."""
+    """Pictures are drawn where tests look at them; elsewhere they would take a quarter of each small
+    training.
+    """
 
     def empty(figure, file, **_):
         file.write("<svg></svg>")
@@ -130,10 +147,17 @@ def _no_handler_is_left():
 
 def build_encoder(folder, seed=0, dropout=0.0, layers=2):
     """A BERT folder as the Hub would give it: hidden 16, 2 heads, 45 word pieces, 64 positions."""
-    tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)}, model_max_length=64)
+    tokenizer = transformers.BertTokenizer(
+        vocab={word: index for index, word in enumerate(WORDS)}, model_max_length=64
+    )
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
-    sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
     config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes, **rates)
     transformers.BertModel(config).save_pretrained(folder)
@@ -162,7 +186,9 @@ def learned(tiny_encoder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def two_seeds(tiny_encoder, tmp_path_factory):
-    """The Run of two seeds and a recipe that states a licence, logged every other step. Nobody may change it."""
+    """The Run of two seeds and a recipe that states a licence, logged every other step. Nobody may
+    change it.
+    """
     overrides = ("seeds=[1, 2]", "training.logging_steps=2", "hub={license: mit, language: en}")
     yield from _kept(tmp_path_factory.mktemp("two-seeds"), tiny_encoder, *overrides)
 

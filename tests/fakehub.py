@@ -26,8 +26,8 @@ TOKEN = "hf_" + "OnlyForTheTestsOfBertkit" * 2
 class Fault:
     """What happens to the first `times` requests `METHOD /path` that the pattern is found in.
 
-    act: a status code with headers; or reset (the connection is torn while the body is read), short (a smaller body
-    than is stated elsewhere).
+    act: a status code with headers; or reset (the connection is torn while the body is read), short (a
+    smaller body than is stated elsewhere).
     """
 
     pattern: str
@@ -97,7 +97,9 @@ class FakeHub(ThreadingHTTPServer):
         """The fault of this request, which is then used up."""
         with self.lock:
             self.requests.append(line)
-            fault = next((each for each in self.faults if each.times > 0 and re.search(each.pattern, line)), None)
+            fault = next(
+                (each for each in self.faults if each.times > 0 and re.search(each.pattern, line)), None
+            )
             if fault:
                 fault.times -= 1
             return fault
@@ -283,7 +285,9 @@ class Handler(BaseHTTPRequestHandler):
                 del files[value["path"]]
         sha = self.server.commit(repo, branch, files)
         repo.titles.append(lines[0]["value"]["summary"])
-        return self.json({"success": True, "commitOid": sha, "commitUrl": f"{self.server.url}/{name}/commit/{sha}"})
+        return self.json(
+            {"success": True, "commitOid": sha, "commitUrl": f"{self.server.url}/{name}/commit/{sha}"}
+        )
 
     def tree(self, body, name, revision):
         repo = self.repo(name)
@@ -291,7 +295,11 @@ class Handler(BaseHTTPRequestHandler):
         for path, data in repo.commits[self.sha(repo, revision)].items():
             entry = {"type": "file", "path": path, "oid": git_sha1(data), "size": len(data)}
             if large(path):
-                entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+                entry["lfs"] = {
+                    "oid": hashlib.sha256(data).hexdigest(),
+                    "size": len(data),
+                    "pointerSize": 130,
+                }
             entries.append(entry)
         return self.json(entries)
 
@@ -312,7 +320,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def is_private(asked):
-    """Whether a request asks for a private repository: in the words of huggingface_hub 2, or of earlier ones."""
+    """Whether a request asks for a private repository: in the words of huggingface_hub 2, or of
+    earlier ones.
+    """
     return bool(asked.get("private", asked.get("visibility") == "private"))
 
 

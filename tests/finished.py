@@ -45,7 +45,8 @@ def saved(case, folder, where, seed=3):
 
 
 def finished(case, folder, where, seed=3, **sections):
-    """A run of this case with the model as it was drawn by `seed`; its train rows are its validation rows too.
+    """A run of this case with the model as it was drawn by `seed`; its train rows are its validation rows
+    too.
 
     sections: of the recipe, in place of the usual ones or beside them.
     """
@@ -73,7 +74,9 @@ def finished(case, folder, where, seed=3, **sections):
     recipe = load_recipe(once, check_files=False)
     job = Job(recipe, encoder(folder), task, data, features=rows)
     write_metadata(Jobs(recipe, {"": job}), run, {"": [FOUND]})
-    small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
+    small.write_rows(
+        where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)]
+    )
     outcome = {"seed": 1, "headline": None, "metrics": {"validation": {}}, "steps": 1, "seconds": 1.0}
     finish_job(job, run, [outcome | {"best_step": None}], 0.0, None, ())
     write_card(run)

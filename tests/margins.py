@@ -1,8 +1,8 @@
 """How much of its tolerance each comparison uses: a pytest plug-in, `--margins`.
 
-A comparison that uses most of its tolerance on one processor fails on another. So comparisons by `assert_allclose`,
-`assert_close`, `allclose` and `approx` are measured, and a run fails in which one uses more than a third, unless MEANT
-says why it may.
+A comparison that uses most of its tolerance on one processor fails on another. So comparisons by
+`assert_allclose`, `assert_close`, `allclose` and `approx` are measured, and a run fails in which one uses
+more than a third, unless MEANT says why it may.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ def reason(test):
 
 
 def used(actual, expected, relative, absolute):
-    """The largest difference as a share of what is allowed; 0 where nothing differs or both are infinite or NaN."""
+    """The largest difference as a share of what is allowed; 0 where nothing differs or both are infinite or
+    NaN.
+    """
     if isinstance(actual, Mapping):
         return used([*actual.values()], [expected[key] for key in actual], relative, absolute)
     if isinstance(actual, Sequence):
-        return max((used(*pair, relative, absolute) for pair in zip(actual, expected, strict=True)), default=0.0)
+        return max(
+            (used(*pair, relative, absolute) for pair in zip(actual, expected, strict=True)), default=0.0
+        )
     first, second = np.broadcast_arrays(numbers(actual), numbers(expected))
     with np.errstate(invalid="ignore"):
         difference = np.abs(first - second)
@@ -53,11 +57,14 @@ def used(actual, expected, relative, absolute):
 
 def numbers(value):
     """As an array of fp64."""
-    return np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
+    return np.asarray(
+        value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, dtype=np.float64
+    )
 
 
 class Margins:
-    """Wraps the functions that compare, remembers the largest share of each test, and fails the run over a third.
+    """Wraps the functions that compare, remembers the largest share of each test, and fails the run over a
+    third.
 
     With pytest-xdist each worker sends its shares when it ends.
     """
@@ -83,7 +90,9 @@ class Margins:
             options = {**options, **dict(zip(NAMES, args, strict=False))}
             defaults = tolerances.get(getattr(actual, "dtype", None), tolerances[None])
             if outcome is not False:
-                relative, absolute = (options.get(name, usual) for name, usual in zip(NAMES, defaults, strict=True))
+                relative, absolute = (
+                    options.get(name, usual) for name, usual in zip(NAMES, defaults, strict=True)
+                )
                 self.note(used(actual, expected, relative, absolute))
             return outcome
 
@@ -107,7 +116,9 @@ class Margins:
         return (yield)
 
     def pytest_sessionfinish(self, session):
-        """A worker sends its shares; the process that has all of them fails the run where one is over a third."""
+        """A worker sends its shares; the process that has all of them fails the run where one is over a
+        third.
+        """
         self.patch.undo()
         if worker := getattr(self.config, "workeroutput", None):
             worker["margins"] = self.shares

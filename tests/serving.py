@@ -22,7 +22,9 @@ KEPT = BY_ID
 
 
 def make_app(predictor, name, limits, api_key=None, store=None):
-    """The application of a model. name: of the model, in /info. api_key and store: as for `model_app` and Service."""
+    """The application of a model. name: of the model, in /info. api_key and store: as for `model_app` and
+    Service.
+    """
     return model_app(Service(predictor, name, limits, store), api_key)
 
 

@@ -1,4 +1,5 @@
-"""Evaluations and trainings by one process and by several, as torchrun starts them; a program for test_sharding.py.
+"""Evaluations and trainings by one process and by several, as torchrun starts them; a program for
+test_sharding.py.
 
 The processes are forked from this one, which has imported everything.
 FOLDER/NAME/ gets, for each run that NAME stands for, what every process printed (0.out, 0.err, 1.out, …), the
@@ -68,11 +69,19 @@ def several(count, folder, run):
     def one(rank):
         for descriptor, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
-        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": count,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
         os.environ.update({name: str(value) for name, value in ranks.items()})
         sys.exit(run(rank))
 
-    processes = [multiprocessing.get_context("fork").Process(target=one, args=(rank,)) for rank in range(count)]
+    processes = [
+        multiprocessing.get_context("fork").Process(target=one, args=(rank,)) for rank in range(count)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -95,7 +104,9 @@ def models(folder, room):
 
 
 def answers(room, out, names, precision):
-    """A `run` that answers the rows of these cases, as an evaluation during training does; each process writes all."""
+    """A `run` that answers the rows of these cases, as an evaluation during training does; each process
+    writes all.
+    """
 
     def run(rank):
         several = int(os.environ["WORLD_SIZE"]) > 1
@@ -145,7 +156,9 @@ def trained(folder, room, out):
         train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2/written")
 
     def stopped(rank):
-        """With dropout: a run; and another, in which process 1 receives SIGTERM in the third of four steps, resumed."""
+        """With dropout: a run; and another, in which process 1 receives SIGTERM in the third of four steps,
+        resumed.
+        """
         logging.basicConfig(level=logging.INFO)
         recipe = small.recipe(room / f"stopped {rank}", dropout, *plain)
         written = out / "stopped, 2/written"

@@ -25,7 +25,9 @@ WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
 SIZES = {"train": 16, "validation": 10, "test": 7}
 WRONG = (18, 21, 27)  # rows of validation and test with a wrong label, so that no score is perfect
 # The name of the option, which was gradient_checkpointing before transformers 5.23.
-CHECKPOINTING = next(name for name in TrainingArguments.__dataclass_fields__ if name.endswith("_checkpointing"))
+CHECKPOINTING = next(
+    name for name in TrainingArguments.__dataclass_fields__ if name.endswith("_checkpointing")
+)
 # Overrides with which a model learns the small rows, in some three seconds.
 LEARN = ("training.num_train_epochs=25", "training.learning_rate=1e-2")
 LEARN += ("training.eval_strategy=steps", "training.eval_steps=20")
@@ -41,9 +43,15 @@ def install(folder, pyproject):
     project = pyproject["project"]
     about = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
     groups = project["entry-points"].items()
-    lines = [line for group, points in groups for line in (f"[{group}]", *(f"{n} = {v}" for n, v in points.items()))]
+    lines = [
+        line
+        for group, points in groups
+        for line in (f"[{group}]", *(f"{n} = {v}" for n, v in points.items()))
+    ]
     (about / "entry_points.txt").write_text("\n".join(lines))
 
 
@@ -130,7 +138,9 @@ def said(capsys, *words):
 
 
 def refused(capsys, *words):
-    """What a command that the user has to put right writes to stderr: at least one message, and no traceback."""
+    """What a command that the user has to put right writes to stderr: at least one message, and no
+    traceback.
+    """
     code = main([str(word) for word in words])
     captured = capsys.readouterr()
     assert code == 2
@@ -189,7 +199,9 @@ def copy_of(run, folder):
 
 
 def of_family(kind, encoder, folder, **fields):
-    """An encoder of another architecture with the tokenizer of this one, whose sizes are those of the tiny BERT."""
+    """An encoder of another architecture with the tokenizer of this one, whose sizes are those of the tiny
+    BERT.
+    """
     shutil.copytree(encoder, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     given = {"vocab_size": 42, "max_position_embeddings": 66, "pad_token_id": 0, **sizes, **fields}
@@ -206,7 +218,9 @@ def panic_on_bytes_beyond_ascii(tokenizer):
 
 @contextmanager
 def largest_file(size):
-    """Within the block no file grows beyond so many bytes: as on a full disk, but for the text of the error."""
+    """Within the block no file grows beyond so many bytes: as on a full disk, but for the text of
+    the error.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

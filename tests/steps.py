@@ -1,4 +1,6 @@
-"""The first optimizer step of a case or a recipe under given settings, and trainings by a clock that steps move on."""
+"""The first optimizer step of a case or a recipe under given settings, and trainings by a clock that steps
+move on.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class NoDoubles(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
-        assert torch.float64 not in {leaf.dtype for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)}, func
+        assert torch.float64 not in {
+            leaf.dtype for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)
+        }, func
         return made
 
 
@@ -43,12 +47,25 @@ class FirstStep(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         if not self.gradients:
             named = model.named_parameters()
-            self.gradients = {n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None}
+            self.gradients = {
+                n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None
+            }
 
 
 def arguments(folder, batch, accumulate, **more):
-    sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulate, "max_steps": 1, "seed": 5}
-    given = {"max_grad_norm": 1e9, "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+    sizes = {
+        "per_device_train_batch_size": batch,
+        "gradient_accumulation_steps": accumulate,
+        "max_steps": 1,
+        "seed": 5,
+    }
+    given = {
+        "max_grad_norm": 1e9,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
     return Arguments(output_dir=str(folder), remove_unused_columns=False, **{**sizes, **given, **more})
 
 
@@ -148,4 +165,6 @@ def trained(folder, out, batch, seconds):
     args = arguments(out, batch, 2, max_steps=ENDLESS, learning_rate=0.1, optim="sgd")
     trainer = made(BY_ID["class-weights"], folder, args, clock=Clock(30, now=time), callbacks=[time])
     trainer.train()
-    save_file(trainer.model.state_dict(), out / f"{args.process_index}-{trainer.state.global_step}.safetensors")
+    save_file(
+        trainer.model.state_dict(), out / f"{args.process_index}-{trainer.state.global_step}.safetensors"
+    )

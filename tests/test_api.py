@@ -23,7 +23,9 @@ from bertkit.text import json_line
 
 PACKAGE = Path(bertkit.__file__).parent
 ROOT = PACKAGE.parent
-MODULES = {"bertkit", *(each.name for each in pkgutil.walk_packages([str(PACKAGE)], "bertkit."))} - {"bertkit.__main__"}
+MODULES = {"bertkit", *(each.name for each in pkgutil.walk_packages([str(PACKAGE)], "bertkit."))} - {
+    "bertkit.__main__"
+}
 BANNED = "hasattr eval exec pickle.load pickle.loads torch.load yaml.load __import__".split()  # calls
 
 
@@ -38,9 +40,13 @@ def test_the_public_names_are_sorted_there_and_seen_by_type_checkers():
         assert where.endswith(f".{name}")
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = bertkit.nonsense
-    (typed,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    (typed,) = (
+        node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If)
+    )
     aliases = [alias for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert sorted(alias.name for alias in aliases if alias.asname == alias.name) == names  # others are not re-exported
+    assert (
+        sorted(alias.name for alias in aliases if alias.asname == alias.name) == names
+    )  # others are not re-exported
 
 
 ELSEWHERE = {  # command -> the public name, or none: what these print is for people at a terminal
@@ -64,7 +70,9 @@ def test_what_the_command_line_does_python_does_by_the_same_names(command):
             for option, more in command.arguments
             if option != "rest"
         } - {"as_json"}
-        other = {"column"} & options if "columns" in taken else set()  # a mapping, of what the option names one by one
+        other = (
+            {"column"} & options if "columns" in taken else set()
+        )  # a mapping, of what the option names one by one
         assert options - set(taken) - other <= ONLY_THERE.get(name, set())
 
 
@@ -73,7 +81,9 @@ def test_it_returns_what_the_command_line_prints(learned, tmp_path, capsys):
     recipe = learned.folder / "recipe.yaml"
     made = {
         ("check", recipe): "\n".join(bertkit.check(recipe).lines()),
-        ("evaluate", learned.folder, "--data", file, "--json"): json.dumps(bertkit.evaluate(learned, file), indent=2),
+        ("evaluate", learned.folder, "--data", file, "--json"): json.dumps(
+            bertkit.evaluate(learned, file), indent=2
+        ),
         ("explain", learned.folder, "the dog was bad", "--json"): json_line(
             bertkit.explain(learned, ["the dog was bad"])[0]
         ),
@@ -86,7 +96,11 @@ def test_it_returns_what_the_command_line_prints(learned, tmp_path, capsys):
 
 
 def test_a_run_has_the_metrics_of_a_split(learned, tmp_path):
-    assert learned.metrics() == learned.metrics("validation") == learned.results["splits"]["validation"]["metrics"]
+    assert (
+        learned.metrics()
+        == learned.metrics("validation")
+        == learned.results["splits"]["validation"]["metrics"]
+    )
     small.raises(bertkit.ModelError, "no scores on dev, only on: validation", learned.metrics, "dev")
     small.raises(bertkit.ModelError, "only on: no split", bertkit.Run(tmp_path).metrics)
 
@@ -95,9 +109,13 @@ def code_of(file):
     """The Python of a page, a notebook or a program."""
     text = file.read_text()
     if file.suffix == ".ipynb":
-        yield from ("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+        yield from (
+            "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"
+        )
     else:
-        yield from [text] if file.suffix == ".py" else re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+        yield from (
+            [text] if file.suffix == ".py" else re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+        )
 
 
 SHOWN = [
@@ -146,7 +164,9 @@ def test_everything_public_says_what_it_does():
             silent.append(module.__name__)
         for place, thing in members(module):
             told = thing.__doc__ if inspect.isclass(thing) else inspect.getdoc(thing)
-            generated = inspect.isclass(thing) and str(told).startswith(f"{thing.__name__}(")  # as dataclasses do
+            generated = inspect.isclass(thing) and str(told).startswith(
+                f"{thing.__name__}("
+            )  # as dataclasses do
             if not told or generated:
                 silent.append(place)
     assert not silent
@@ -156,7 +176,9 @@ def test_nothing_happens_on_import():
     """Modules hold definitions and constants: no calls for their effect, no state that functions change."""
     for file in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(file.read_text())
-        loose = [node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+        loose = [
+            node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        ]
         allowed = ("_Plain.add_representer", "sys.exit(main())")  # a class that is being defined; __main__
         assert not [ast.unparse(node) for node in loose if not ast.unparse(node).startswith(allowed)], file
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.Global)], file
@@ -164,12 +186,15 @@ def test_nothing_happens_on_import():
 
 def test_a_notebook_without_ipywidgets_gets_the_plain_bar_in_silence():
     code = (
-        "import sys, types; sys.modules.update({'ipykernel.zmqshell': types.ModuleType('x'), 'ipywidgets': None})\n"
+        "import sys, types; sys.modules.update({'ipykernel.zmqshell': types.ModuleType('x'), 'ipywidgets': "
+        "None})\n"
         "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: object())\n"
         "import bertkit; bertkit.DataError\n"
         "import tqdm.auto; print(tqdm.auto.tqdm.__mro__[-3:])"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "tqdm.std.tqdm" in done.stdout
     assert "notebook" not in done.stdout
@@ -178,9 +203,9 @@ def test_a_notebook_without_ipywidgets_gets_the_plain_bar_in_silence():
 def test_house_rules():
     """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed.
 
-    Errors of any kind are caught where other libraries open what anyone may have made, where a package announces code,
-    where a server must not end, and after a training. A panic in Rust is not an Exception; three places catch it.
-    """
+    Errors of any kind are caught where other libraries open what anyone may have made, where a package
+    announces code, where a server must not end, and after a training. A panic in Rust is not an Exception;
+    three places catch it."""
     panics = ("cli/main.py", "errors.py", "serving/batcher.py")
     boundaries = (
         *"models/encoder.py models/bert/pretraining_data.py exports/graph.py inference/onnx_session.py".split(),
@@ -201,7 +226,9 @@ def test_house_rules():
 
 
 def test_the_library_names_its_arguments_and_no_options_of_the_command_line():
-    """Not in an error, nor in a log. Options are named by what calls another program, or prints lines for a shell."""
+    """Not in an error, nor in a log. Options are named by what calls another program, or prints lines for a
+    shell.
+    """
     shells = (
         "audits/audit.py",
         "training/verify.py",
@@ -212,6 +239,12 @@ def test_the_library_names_its_arguments_and_no_options_of_the_command_line():
     others = ("--force-reinstall", "--nproc-per-node", "--s")  # of pip and torchrun; a line and its markers
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()
-        for node in ast.walk(ast.parse(file.read_text())) if not name.startswith("cli/") and name not in shells else ():
+        for node in (
+            ast.walk(ast.parse(file.read_text()))
+            if not name.startswith("cli/") and name not in shells
+            else ()
+        ):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
-                assert not {*re.findall(r"--[a-z][a-z-]*", node.value)}.difference(others), f"{name}:{node.lineno}"
+                assert not {*re.findall(r"--[a-z][a-z-]*", node.value)}.difference(others), (
+                    f"{name}:{node.lineno}"
+                )

@@ -55,7 +55,8 @@ def test_wrong_labels_are_those_of_cleanlab_in_its_order():
 
 
 def unsure(seed):
-    """Probabilities without relation to the labels, so that a row reaches the averages of several; the only row
+    """Probabilities without relation to the labels, so that a row reaches the averages of several; the only
+    row
     of the last label is counted for the first."""
     rng = default_rng(seed)
     table = rng.dirichlet(np.ones(4), 300)
@@ -91,7 +92,9 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
     names = ["red", "green", "blue"]
     rows = [
         {"text": f"row {row}", "id": str(row), "tone": str(given[row]), "answer": answer}
-        for row, answer in enumerate({"p": dict(zip(names, scores, strict=True))} for scores in table.tolist())
+        for row, answer in enumerate(
+            {"p": dict(zip(names, scores, strict=True))} for scores in table.tolist()
+        )
     ]
     part = single_labels(*evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}), "tone", "p")
     expected = np.flatnonzero(likely_wrong(table, given))
@@ -107,7 +110,10 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
         "suggested": names[best],
         "probability": round(table[first].max(), 4),
     }
-    assert part.summary == f"{len(expected)} of 400 rows ({len(expected) / 400:.1%}) are likely to have a wrong label."
+    assert (
+        part.summary
+        == f"{len(expected)} of 400 rows ({len(expected) / 400:.1%}) are likely to have a wrong label."
+    )
     assert part.figures["rows to check"] == str(len(expected))
 
 
@@ -197,7 +203,9 @@ def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence():
         ("O B-PER O O O O", "B-PER I-PER O O O O", "PER: Lee", "PER: Ann Lee"),
         ("B-PER O O O O B-PER", "B-PER I-PER O O O B-LOC", "PER: Ann; PER: Rome", "PER: Ann Lee; LOC: Rome"),
     ):
-        part = sentences(*evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]), "tags", "words")
+        part = sentences(
+            *evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]), "tags", "words"
+        )
         (row,) = part.rows
         assert (row["given"], row["suggested"], row["tags"]) == (given, suggested, found.split())
         assert row["location"] == "train.csv:7"
@@ -217,8 +225,12 @@ def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not
 
 
 def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentence_that_of_its_most_probable_change():
-    several = sentence("Ann Lee met Bob in Rome", "B-LOC I-LOC I-LOC I-LOC O O", "O B-PER O B-PER O B-LOC", 0.95)
-    several["answer"]["words"][3]["scores"].update(O=0.5, PER=0.3)  # overlaps LOC, which is doubtful as a whole
+    several = sentence(
+        "Ann Lee met Bob in Rome", "B-LOC I-LOC I-LOC I-LOC O O", "O B-PER O B-PER O B-LOC", 0.95
+    )
+    several["answer"]["words"][3]["scores"].update(
+        O=0.5, PER=0.3
+    )  # overlaps LOC, which is doubtful as a whole
     for entity, score in zip(several["answer"]["entities"], (0.75, 0.6, 0.85), strict=True):
         entity["score"] = score
     (row,) = sentences(*evidence([*RIGHT, several]), "tags", "words").rows
@@ -226,7 +238,9 @@ def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentenc
     assert row["tags"] == "O B-PER O B-PER O B-LOC".split()
     del several["answer"]["entities"][2]
     several["answer"]["words"][5] |= {"tag": "O", "scores": {"O": 0.95, "PER": 0.02, "LOC": 0.03}}
-    assert [row["probability"] for row in sentences(*evidence([*RIGHT, several]), "tags", "words").rows] == [0.6]
+    assert [row["probability"] for row in sentences(*evidence([*RIGHT, several]), "tags", "words").rows] == [
+        0.6
+    ]
 
 
 def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab():
@@ -239,7 +253,9 @@ def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab():
     rows = [sentence(text, gold, found, sure) for sure in (0.85, 0.97, 0.9, 0.99, 0.88)]
     for row, score in zip(rows, (0.9, 0.8, 0.6, 0.7, 0.5), strict=True):
         row["answer"]["entities"][0]["score"] = score
-    tables = [np.array([[w["scores"][kind] for kind in types] for w in row["answer"]["words"]]) for row in rows]
+    tables = [
+        np.array([[w["scores"][kind] for kind in types] for w in row["answer"]["words"]]) for row in rows
+    ]
     tables = [table / table.sum(axis=1, keepdims=True) for table in tables]
     quality, _ = get_label_quality_scores([[0, 0, 0, 0, 0, 2]] * len(rows), tables)
     found = [row["probability"] for row in sentences(*evidence([*RIGHT, *rows]), "tags", "words").rows]
@@ -267,7 +283,8 @@ PEOPLE = [["B-PER", "O", "B-LOC"]] * 4
 SURE = [sentence("Ann in Rome", *["B-PER O B-LOC"] * 2)["answer"]] * 5
 LABELS = {"name": "text-classification"}
 WORDS = {"name": "token-classification"}
-CORRECTED = {  # task -> the file, the columns of its rows, the answers to them, and the target of the first after that
+# task -> the file, the columns of its rows, the answers to them, and the target of the first after that
+CORRECTED = {
     "label": (
         {**LABELS, "labels": {"0": "bad", "1": "good"}},
         [{"text": f"row {row}", "label": str(int(row in (0, 2)))} for row in range(4)],
@@ -345,14 +362,20 @@ def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_pat
 
 
 def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones():
-    right = [question("the red cat", "red cat", 0.6), question("a dog", "dog", 0.8), question("", "", 0.5, 0.5)]
+    right = [
+        question("the red cat", "red cat", 0.6),
+        question("a dog", "dog", 0.8),
+        question("", "", 0.5, 0.5),
+    ]
     wrong = [
         question("a dog", "green mat", 0.705),
         question("", "blue mat", 0.75, 0.25),
         question("a dog", "", 0.9, 0.9),
         question("a dog", "", 0.45, 0.45),
     ]
-    unsure = [question("a dog", *said) for said in (("green mat", 0.69), ("", 0.37, 0.37), ("dog house", 0.7))]
+    unsure = [
+        question("a dog", *said) for said in (("green mat", 0.69), ("", 0.37, 0.37), ("dog house", 0.7))
+    ]
     part = questions(*evidence([*right, *wrong, *unsure]), "answers", "null_score")
     assert [(row["given"], row["suggested"], row["probability"]) for row in part.rows] == [
         ("a dog", "(no answer)", 0.9),
@@ -368,7 +391,9 @@ def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_r
 
 
 def run_with_answers(folder, encoder):
-    """A run's recipe, data and out-of-fold answers: its models are sure of the true label of each row but one."""
+    """A run's recipe, data and out-of-fold answers: its models are sure of the true label of each row but
+    one.
+    """
     small.write_recipe(folder, encoder, splits=("train",))
     rows = small.read_rows(folder / "train.jsonl")
     for index in (4, 9):
@@ -404,7 +429,9 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
     text = (tmp_path / "a b/audit.html").read_text()
     assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in text
-    page = well_formed(text, beside=r"(labels|duplicates)\.(jsonl|csv)")  # self-contained, and texts are escaped
+    page = well_formed(
+        text, beside=r"(labels|duplicates)\.(jsonl|csv)"
+    )  # self-contained, and texts are escaped
     assert EVIL in page.text
     assert "<script>alert" not in text
     assert "train.jsonl:10" in page.text
@@ -424,7 +451,9 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(lea
     run = small.copy_of(learned, tmp_path / "run")
     rows = small.read_rows(learned.folder.parent / "train.jsonl")
     predictor = load(run.folder)
-    answers = [{**row, "location": f"train.jsonl:{n}", "answer": predictor(row)} for n, row in enumerate(rows, 1)]
+    answers = [
+        {**row, "location": f"train.jsonl:{n}", "answer": predictor(row)} for n, row in enumerate(rows, 1)
+    ]
     small.write_rows(run.predictions("train-oof"), answers)
     audit = bertkit.audit(run.folder, tmp_path / "audit")
     assert {*audit.frame()["location"]} == WRONG
@@ -441,7 +470,9 @@ def page_of(audit):
 
 
 @pytest.mark.parametrize("kind", ["single-label", "tags"])
-def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(kind, tiny_encoder, tmp_path, capsys):
+def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(
+    kind, tiny_encoder, tmp_path, capsys
+):
     """And the page trains the recipe that was named, not the one that judges."""
     file = small.write_recipe(tmp_path, tiny_encoder)
     folder = tmp_path / "audit"
@@ -462,7 +493,9 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(ki
     corrected = small.recipe(tmp_path, tiny_encoder, f"data.relabel={folder}/labels.jsonl")
     for split, index in (("validation", 2), ("validation", 5), ("test", 1)):
         before = small.read_rows(tmp_path / f"{split}.jsonl")[index]["label"]
-        after = small.read_data(corrected.data, get_task(corrected.task.name), corrected.task).rows[split][index]
+        after = small.read_data(corrected.data, get_task(corrected.task.name), corrected.task).rows[split][
+            index
+        ]
         assert {before, after["label"]} == {"good", "bad"}
 
 
@@ -525,7 +558,10 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
         ([], "train-oof.jsonl:1: is not a row with the answer"),
-        ([line.replace('"scores"', '"other"') for line in lines], "train-oof.jsonl:1: is not a row with the answer"),
+        (
+            [line.replace('"scores"', '"other"') for line in lines],
+            "train-oof.jsonl:1: is not a row with the answer",
+        ),
         ([*lines[:3], "[]"], "train-oof.jsonl:4: is damaged"),
     ):
         answers.write_text("\n".join(damage))
@@ -533,7 +569,9 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     assert not new.exists()
 
 
-@pytest.mark.parametrize("task", [{"name": "text-ranking"}, {"name": "sentence-similarity", "loss": "cosent"}])
+@pytest.mark.parametrize(
+    "task", [{"name": "text-ranking"}, {"name": "sentence-similarity", "loss": "cosent"}]
+)
 def test_scores_that_are_no_probabilities_have_no_audit_of_labels(task):
     rows = [{"query": "q", "document": "d", "label": 1.0, "answer": {"score": 0.5}}]
     part = labels(*evidence(rows, **task))

@@ -29,12 +29,18 @@ def turned(*degrees):
 
 def schema_of(row):
     """The schema of the task that has such rows."""
-    tasks = {"tokens": "token-classification", "context": "question-answering", "anchor": "sentence-similarity"}
+    tasks = {
+        "tokens": "token-classification",
+        "context": "question-answering",
+        "anchor": "sentence-similarity",
+    }
     return get_task(next((tasks[name] for name in tasks if name in row), "text-classification")).schema
 
 
 def placed(rows):
-    return [{"split": "train", "location": f"train.csv:{number}", **row} for number, row in enumerate(rows, 2)]
+    return [
+        {"split": "train", "location": f"train.csv:{number}", **row} for number, row in enumerate(rows, 2)
+    ]
 
 
 # --- near-duplicates
@@ -68,7 +74,9 @@ def test_clusters_are_those_of_all_pairs(monkeypatch, block, threshold):
 
 def test_rows_are_near_duplicates_where_all_of_their_texts_are():
     rng = default_rng(0)
-    vectors = [unit(np.repeat(rng.normal(size=(8, 4)), 5, axis=0) + 0.3 * rng.normal(size=(40, 4))) for _ in range(2)]
+    vectors = [
+        unit(np.repeat(rng.normal(size=(8, 4)), 5, axis=0) + 0.3 * rng.normal(size=(40, 4))) for _ in range(2)
+    ]
     texts = [[f"{column} {number}" for number in range(40)] for column in "qc"]
     number = clusters(texts, vectors, 0.9)
     expected = []
@@ -167,7 +175,9 @@ def evidence(folder, encoder, kind="single-label"):
     return recipe, rows
 
 
-def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval_share(tiny_encoder, tmp_path):
+def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval_share(
+    tiny_encoder, tmp_path
+):
     small.write_recipe(tmp_path, tiny_encoder)
     recipe, rows = evidence(tmp_path, tiny_encoder)
     test = small.read_rows(tmp_path / "test.jsonl")
@@ -179,7 +189,9 @@ def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval
     recipe = load_recipe("retrieval-quickstart", [f"model.name={tiny_encoder}", "model.max_length=32"])
     kind = get_task("retrieval")
     data = load(recipe.data, kind.schema_of(recipe.task), kind.rules(recipe.task), splits={"train"})
-    rows = [{**row, "location": f"train:{number}", "answer": {}} for number, row in enumerate(data.rows["train"])]
+    rows = [
+        {**row, "location": f"train:{number}", "answer": {}} for number, row in enumerate(data.rows["train"])
+    ]
     alike = near_duplicates(recipe, rows, unit_vectors(recipe.model))
     assert {row["split"] for row in alike.rows} <= {"train"}
 
@@ -188,9 +200,14 @@ def test_texts_of_unknown_tokens_are_compared_as_they_are_written(tiny_encoder, 
     small.write_recipe(tmp_path, tiny_encoder)
     recipe, rows = evidence(tmp_path, tiny_encoder)
     others = ["ខ្ញុំស្រឡាញ់ភាពយន្ត", "ឡានរបស់គាត់ខូច.", "ផ្ទះបាយមានក្លិនឈ្ងុយ", "ផ្ទះបាយមានក្លិនឈ្ងុយ "]
-    rows += [{"text": text, "label": "good", "location": f"x:{n}", "answer": {}} for n, text in enumerate(others)]
+    rows += [
+        {"text": text, "label": "good", "location": f"x:{n}", "answer": {}} for n, text in enumerate(others)
+    ]
     near = near_duplicates(recipe, rows, unit_vectors(recipe.model)).rows
-    assert [(row["location"], row["cosine"]) for row in near if row["location"][0] == "x"] == [("x:2", 1), ("x:3", 1)]
+    assert [(row["location"], row["cosine"]) for row in near if row["location"][0] == "x"] == [
+        ("x:2", 1),
+        ("x:3", 1),
+    ]
 
 
 # --- what to label next
@@ -209,7 +226,10 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
     several = [{"labels": [], "scores": scores} for scores in ({"x": 0.3, "y": 0.3}, {"x": 0.01, "y": 0.48})]
     rows = placed([{"text": "both a little"}, {"text": "one hardly known"}])
     part = next_rows(Unlabelled("new.csv", 2, rows, rows, schema_of({})), several)
-    assert [each["text"] for each in part.rows] == ["one hardly known", "both a little"]  # by the least sure label
+    assert [each["text"] for each in part.rows] == [
+        "one hardly known",
+        "both a little",
+    ]  # by the least sure label
 
     def answer(*probabilities):
         words = [{"word": f"w{n}", "scores": {"O": p, "X": 1 - p}} for n, p in enumerate(probabilities)]
@@ -233,7 +253,9 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder, tmp_
     recipe = recipe.with_(columns={"text": "body"})
     rows = [{"body": small.text(number, 0), "nr": number} for number in range(8)]
     file = small.write_rows(tmp_path / "new.jsonl", rows)
-    part = next_part(recipe, labelled, read_unlabelled(recipe, file, 3, None), unit_vectors(recipe.model), None)
+    part = next_part(
+        recipe, labelled, read_unlabelled(recipe, file, 3, None), unit_vectors(recipe.model), None
+    )
     assert part.summary == "3 of 8 rows (37.5%) are to be labelled next, from new.jsonl."
     assert part.columns == ("body", "answer", "probability", "reason")
     for row in part.rows:
@@ -244,7 +266,13 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder, tmp_
     assert len({row["nr"] for row in part.rows}) == 3
     bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x", "reason": 1}])
     small.raises(
-        DataError, r"bad\.jsonl: the rows have a column `reason` already", read_unlabelled, recipe, bad, 3, None
+        DataError,
+        r"bad\.jsonl: the rows have a column `reason` already",
+        read_unlabelled,
+        recipe,
+        bad,
+        3,
+        None,
     )
     small.raises(UserError, "next: must be at least 1, got 0", read_unlabelled, recipe, file, 0, None)
 

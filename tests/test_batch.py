@@ -1,4 +1,6 @@
-"""`bertkit.batch`: the answers and vectors of a predictor, whatever a batch is made of, and in any process."""
+"""`bertkit.batch`: the answers and vectors of a predictor, whatever a batch is made of, and in any
+process.
+"""
 
 import pickle
 import re
@@ -48,7 +50,9 @@ def predictor(model):
 
 @pytest.fixture(scope="module")
 def similar(tiny_encoder, tmp_path_factory):
-    case = replace(BY_ID["similarity-mse"], options={**BY_ID["similarity-mse"].options, "query_prefix": "very "})
+    case = replace(
+        BY_ID["similarity-mse"], options={**BY_ID["similarity-mse"].options, "query_prefix": "very "}
+    )
     return finished(case, tiny_encoder, tmp_path_factory.mktemp("similar") / "run").model
 
 
@@ -101,7 +105,11 @@ def types_of(made):
         return {name: getattr(values, "dtype", None) for name, values in made.items()}
     if isinstance(made, pd.DataFrame):
         return dict(made.dtypes)
-    return dict(zip(made.schema.names, made.schema.types, strict=True)) if isinstance(made, pa.Table) else made.schema
+    return (
+        dict(zip(made.schema.names, made.schema.types, strict=True))
+        if isinstance(made, pa.Table)
+        else made.schema
+    )
 
 
 def parts(kind, columns):
@@ -174,7 +182,9 @@ def test_vectors_are_those_of_the_predictor(kind, side, similar):
     made = bertkit.batch(similar, side=side)(KINDS[kind](COLUMNS))
     if kind == "arrow":
         assert made.schema.field("vector").type == pa.list_(pa.float32(), 6)
-    vectors = np.array(made["vector"].to_pylist() if kind == "arrow" else list(made["vector"]), dtype=np.float32)
+    vectors = np.array(
+        made["vector"].to_pylist() if kind == "arrow" else list(made["vector"]), dtype=np.float32
+    )
     assert vectors.tobytes() == wanted.tobytes()
     assert (wanted != load(similar).encode(TEXTS, "text")).any() == (side == "query")
 
@@ -199,7 +209,9 @@ def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problem
     assert vars(answers)["_predictor"] is loaded, "the model is loaded once"
     assert pickle.dumps(answers) == new
     assert len(new) < 1000
-    assert all(pickle.dumps(getattr(answers, each.name)) for each in fields(answers))  # which Dask hashes one by one
+    assert all(
+        pickle.dumps(getattr(answers, each.name)) for each in fields(answers)
+    )  # which Dask hashes one by one
     copy = pickle.loads(new)
     assert (copy.source, copy.precision, copy.decisions) == (model, "fp32", {"threshold": 0.5})
     assert copy(COLUMNS) == made
@@ -259,11 +271,26 @@ def test_the_lines_for_dask(model, predictor, tmp_path, monkeypatch):
 def test_what_is_refused(model, similar, tiny_encoder, tmp_path):
     with pytest.raises(DataError, match=r"expected a batch.*found \['a text'\](?s:.*)bertkit\.load"):
         bertkit.batch("no model is loaded")(["a text"])
-    raises(DataError, r"a column `answer\.label` already", bertkit.batch(model), {**COLUMNS, "answer.label": TEXTS})
-    raises(DataError, "a column `vector` already", bertkit.batch(similar, side="text"), {**COLUMNS, "vector": TEXTS})
+    raises(
+        DataError,
+        r"a column `answer\.label` already",
+        bertkit.batch(model),
+        {**COLUMNS, "answer.label": TEXTS},
+    )
+    raises(
+        DataError,
+        "a column `vector` already",
+        bertkit.batch(similar, side="text"),
+        {**COLUMNS, "vector": TEXTS},
+    )
     with pytest.raises(DataError, match=r"`text` cannot be stored, with 'a' in row 1, \['b'\] in row 2"):
         bertkit.batch(model)({"text": ["a", ["b"]]})
     raises(UserError, "gives no vectors", bertkit.batch(model, side="text"), COLUMNS)
     ranks = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").model
-    raises(DataError, "ranks the documents of all rows", bertkit.batch(ranks), {"query": ["a"], "document": ["b"]})
+    raises(
+        DataError,
+        "ranks the documents of all rows",
+        bertkit.batch(ranks),
+        {"query": ["a"], "document": ["b"]},
+    )
     assert bertkit.batch(ranks, side="document")(COLUMNS)["vector"].shape[0] == len(TEXTS)

@@ -21,7 +21,13 @@ sizes = st.integers(1, 4)
 
 
 @settings(max_examples=300)
-@given(units=st.integers(4, 200), batch=sizes, accumulation=sizes, world=st.integers(1, 3), epoch=st.integers(0, 3))
+@given(
+    units=st.integers(4, 200),
+    batch=sizes,
+    accumulation=sizes,
+    world=st.integers(1, 3),
+    epoch=st.integers(0, 3),
+)
 def test_every_unit_once_and_steps_do_not_depend_on_their_division(units, batch, accumulation, world, epoch):
     lengths = default_rng(0).integers(3, 60, units).tolist()
 
@@ -150,10 +156,16 @@ def test_batches_do_not_come_in_the_order_of_their_lengths(tokens):
 
 def test_padding_is_small():
     lengths = default_rng(0).gamma(3, 5, 20_000).astype(int) + 3
-    for batches in (by_tokens(lengths, range(20_000), tokens=2048), by_rows(lengths, range(20_000), batch_size=32)):
+    for batches in (
+        by_tokens(lengths, range(20_000), tokens=2048),
+        by_rows(lengths, range(20_000), batch_size=32),
+    ):
         slots = [len(batch) * lengths[batch].max() for batch in batches]
         assert 1 - lengths.sum() / sum(slots) < 0.02
-    assert np.median([len(b) * lengths[b].max() for b in by_tokens(lengths, range(20_000), tokens=2048)]) > 0.95 * 2048
+    assert (
+        np.median([len(b) * lengths[b].max() for b in by_tokens(lengths, range(20_000), tokens=2048)])
+        > 0.95 * 2048
+    )
 
 
 @pytest.mark.parametrize("windows", [1, 30])
@@ -204,11 +216,15 @@ def test_collator_pads_and_gives_a_mask_where_it_did():
 def test_the_model_gets_a_mask_only_where_there_is_padding(even, tiny_encoder, tmp_path):
     """In training and in prediction, also where a vector is the mean over the tokens that are not padding."""
     texts = ["cat " * (3 if even else number) for number in range(1, 9)]
-    case = Case("c", {"name": "sentence-similarity"}, {"text_a": texts, "text_b": texts, "score": [0.0, 1.0] * 4})
+    case = Case(
+        "c", {"name": "sentence-similarity"}, {"text_a": texts, "text_b": texts, "score": [0.0, 1.0] * 4}
+    )
     trainer = made(case, tiny_encoder, arguments(tmp_path, 8, 1))
     masks = []
     model = trainer.model
-    model.register_forward_pre_hook(lambda _, args, given: masks.append(given.get("attention_mask")), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, args, given: masks.append(given.get("attention_mask")), with_kwargs=True
+    )
     trainer.train()
     trainer.data.runner(trainer.data.features)
     assert len(masks) == 3

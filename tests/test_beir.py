@@ -15,7 +15,10 @@ CORPUS = [
     {"_id": "d2", "title": "", "text": "Bread rises."},
     {"_id": "d3", "title": "Tides", "text": ""},
 ]
-QUERIES = [{"_id": "q1", "text": "how do boats climb", "metadata": {}}, {"_id": "q2", "text": "the moon and water"}]
+QUERIES = [
+    {"_id": "q1", "text": "how do boats climb", "metadata": {}},
+    {"_id": "q2", "text": "the moon and water"},
+]
 HEADER = "query-id\tcorpus-id\tscore\n"
 TEST = f"{HEADER}q1\td1\t2\nq1\td2\t0\nq2\td3\t1\n"
 
@@ -55,7 +58,9 @@ def test_splits_come_in_order_ids_may_be_whole_numbers_and_titles_may_be_missing
     assert list(beir.qrels) == ["train", "validation", "test"]
     assert beir.qrels["validation"] == {"q2": {"d1": 1}}
     corpus = [{"_id": 7, "text": "x"}, {"_id": 8, "title": None, "text": "y"}]
-    beir = read_beir(folder(tmp_path / "numbers", corpus, [{"_id": 1, "text": "q"}], test=f"{HEADER}1\t7\t1\n"))
+    beir = read_beir(
+        folder(tmp_path / "numbers", corpus, [{"_id": 1, "text": "q"}], test=f"{HEADER}1\t7\t1\n")
+    )
     assert beir.corpus == {"7": "x", "8": "y"}
     assert beir.qrels == {"test": {"1": {"7": 1}}}
 
@@ -82,7 +87,10 @@ def test_everything_wrong_with_the_texts_is_said_at_once(tmp_path):
     assert wrong(folder(tmp_path, corpus, queries)) == [
         "corpus.jsonl:4: the id 'd1' has another text on an earlier line",
         "corpus.jsonl:5: holds {'title': 'x', 'text': 'y'}, where texts in `_id` and `text` are expected",
-        "corpus.jsonl:6: holds {'_id': 'd5', 'title': 3, 'text': None}, where texts in `_id` and `text` are expected",
+        (
+            "corpus.jsonl:6: holds {'_id': 'd5', 'title': 3, 'text': None}, where texts in `_id` and `text` "
+            "are expected"
+        ),
         'corpus.jsonl:7: a list, where an object such as {"text": "…"} is expected',
         "queries.jsonl:4: holds {'_id': True, 'text': 'z'}, where texts in `_id` and `text` are expected",
         ".: the query 'q3' is empty",

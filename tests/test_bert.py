@@ -119,7 +119,9 @@ def test_the_page_has_these_numbers_and_fields():
     written = {name: [int(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads")
     assert written == {n: [*(bert.PRESETS[n][s] for s in sizes), *counts] for n, counts in PARAMETERS.items()}
-    fields = re.findall(r"^\| `(\w+)` \| (\S*) ?\|", page.partition("## Options")[2].partition("\n## ")[0], re.M)
+    fields = re.findall(
+        r"^\| `(\w+)` \| (\S*) ?\|", page.partition("## Options")[2].partition("\n## ")[0], re.M
+    )
     defaults = {name: default.strip("`") for name, default in fields}
     own = {name: "" if f.is_required() else str(f.default) for name, f in Architecture.model_fields.items()}
     assert defaults == own
@@ -132,7 +134,9 @@ def test_a_config_is_a_preset_and_what_is_said_beside_it():
     assert (config.attention_probs_dropout_prob, config.max_position_embeddings) == (0.1, 512)
     longer = bert.config({"preset": "mini"}, vocab_size=99, pad_token_id=3, max_position_embeddings=1024)
     assert (longer.max_position_embeddings, longer.pad_token_id) == (1024, 3)
-    own = bert.config({"preset": "mini", "max_position_embeddings": 64}, vocab_size=99, max_position_embeddings=1024)
+    own = bert.config(
+        {"preset": "mini", "max_position_embeddings": 64}, vocab_size=99, max_position_embeddings=1024
+    )
     assert own.max_position_embeddings == 64
 
 
@@ -149,7 +153,11 @@ FIELDS = {  # name of a field -> a value that is an error, and its message
 WRONG = [
     ("minii", 3, "did you mean 'mini'"),
     ({"hidden_size": 16}, 3, "num_hidden_layers: missing\n    write it, or name a preset"),
-    ({"preset": "mini", "positions": "sinusoidal", "hidden_size": 15, "num_attention_heads": 3}, 3, "must be even"),
+    (
+        {"preset": "mini", "positions": "sinusoidal", "hidden_size": 15, "num_attention_heads": 3},
+        3,
+        "must be even",
+    ),
     ({"preset": ["mini"]}, 3, r"no preset \['mini'\]"),
     ({"preset": "mini", "layer_norm_eps": math.nan}, 3, "layer_norm_eps"),
     ({"preset": "mini", "pad_token_id": 0}, 3, "pad_token_id: is given by the tokenizer"),
@@ -265,7 +273,9 @@ def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refus
         made = model(**texts, output_attentions=asked).prediction_logits
         assert torch.isfinite(made).all()
         assert_close(made[[0, 2, 3, 4]], wanted[[0, 2, 3, 4]], **CLOSE)
-    small.raises(ModelError, "21 tokens, but the model has 20 positions", ours(), torch.ones(1, 21, dtype=torch.long))
+    small.raises(
+        ModelError, "21 tokens, but the model has 20 positions", ours(), torch.ones(1, 21, dtype=torch.long)
+    )
 
 
 # --- what is predicted
@@ -281,7 +291,9 @@ def test_only_the_chosen_word_pieces_meet_the_vocabulary():
     assert_close(model(**batch(), position=chosen).prediction_logits, every[chosen], **CLOSE)
     reordered = model(**batch(), position=flat.flip(0)).prediction_logits
     assert_close(reordered, every[chosen].flip(0), **CLOSE)
-    losses = [model(**texts, position=position).loss for position in (None, chosen, flat, torch.ones_like(chosen))]
+    losses = [
+        model(**texts, position=position).loss for position in (None, chosen, flat, torch.ones_like(chosen))
+    ]
     assert_close(torch.stack(losses), losses[0].expand(4), **CLOSE)
 
 
@@ -402,7 +414,9 @@ def test_a_folder_that_would_be_computed_wrongly_is_refused(tmp_path):
 
 
 def test_sinusoids_are_the_papers_and_made_where_a_checkpoint_lacks_them(tmp_path):
-    model = bert.BertModel(bert.config({**SIZES, "positions": "sinusoidal", "initializer_range": 0.5}, vocab_size=9))
+    model = bert.BertModel(
+        bert.config({**SIZES, "positions": "sinusoidal", "initializer_range": 0.5}, vocab_size=9)
+    )
     table = model.embeddings.position_embeddings.weight
     for position in (0, 1, 7, 19):
         for pair in range(8):

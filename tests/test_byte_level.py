@@ -1,4 +1,6 @@
-"""Byte-level BPE trained from text: against the library's own, exact in both directions, and opened again by others."""
+"""Byte-level BPE trained from text: against the library's own, exact in both directions, and opened again by
+others.
+"""
 
 import logging
 
@@ -56,7 +58,9 @@ def test_what_is_decoded_is_what_was_encoded(tokenizer, text):
     assert decoded(tokenizer, text) == text
 
 
-@pytest.mark.parametrize("text", [*HARD, "don't , do ' t .", " two  spaces ", "</s> <mask> <unk>", "a\r\n\tb"])
+@pytest.mark.parametrize(
+    "text", [*HARD, "don't , do ' t .", " two  spaces ", "</s> <mask> <unk>", "a\r\n\tb"]
+)
 def test_hard_texts_come_back(tokenizer, text):
     assert decoded(tokenizer, text) == text
     assert tokenizer.unk_token_id not in tokenizer(text)["input_ids"]
@@ -66,7 +70,9 @@ def test_the_same_bytes_each_time(tmp_path):
     """Every pair is as frequent as many others."""
     (tmp_path / "ties.txt").write_text(TIES + "\n" + TIES[::-1] + "\n")
     for name in ("one", "other"):
-        train_tokenizer([tmp_path / "ties.txt"], tmp_path / name, vocab_size=400, byte_level=True, min_frequency=1)
+        train_tokenizer(
+            [tmp_path / "ties.txt"], tmp_path / name, vocab_size=400, byte_level=True, min_frequency=1
+        )
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "other" / file.name).read_bytes()
 
@@ -80,7 +86,9 @@ def test_the_command_reads_several_columns(kind, capsys, tmp_path):
     known = load_tokenizer(tmp_path / "both").get_vocab()
     words = {"Ġdog", "ĠHund"} if kind else {"dog", "hund"}
     assert words <= known.keys()
-    assert "no column 'fr'" in refused(capsys, *command, tmp_path / "none", "--input", file, "--column", "en", "fr")
+    assert "no column 'fr'" in refused(
+        capsys, *command, tmp_path / "none", "--input", file, "--column", "en", "fr"
+    )
     assert not (tmp_path / "none").exists()
 
 

@@ -1,4 +1,6 @@
-"""Calibrating a trained model again: thresholds by brute force, options that answers use, records that stay true."""
+"""Calibrating a trained model again: thresholds by brute force, options that answers use, records that stay
+true.
+"""
 
 import json
 from itertools import pairwise
@@ -103,7 +105,9 @@ def test_thresholds_reach_a_goal_on_rows_of_any_file(goal, least, run, tmp_path)
     for each in found["labels"]:
         scores = np.array([answer["scores"][each["label"]] for answer in answers])
         truth = np.array([each["label"] in row["labels"] for row in rows])
-        assert [each["label"] in answer["labels"] for answer in answers] == (scores >= each["threshold"]).tolist()
+        assert [each["label"] in answer["labels"] for answer in answers] == (
+            scores >= each["threshold"]
+        ).tolist()
         measures = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
         for name, measure in measures.items():
             assert each[name] == pytest.approx(measure(truth, scores >= each["threshold"], zero_division=0))
@@ -128,7 +132,9 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
     }
     none = dict.fromkeys(["label good"], "no row has it, so no threshold has a precision")
     low = "no threshold has a precision of at least 0.9 on these rows; the best has 0.5000"
-    assert told == (none if kind == "single-label" else {**none, "label long": none["label good"], "label bad": low})
+    assert told == (
+        none if kind == "single-label" else {**none, "label long": none["label good"], "label bad": low}
+    )
     assert (own.model / "config.json").read_bytes() == before
     assert "calibrated" not in own.results
 
@@ -175,7 +181,9 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path)
     texts = texts_of(rng)
     best = bertkit.load(single.folder)(texts)
     given, sure = (np.array([answer[name] for answer in best]) for name in ("label", "score"))
-    unsure = sure < np.where(given == "bad", *(np.quantile(sure[given == name], 0.3) for name in ("bad", "good")))
+    unsure = sure < np.where(
+        given == "bad", *(np.quantile(sure[given == name], 0.3) for name in ("bad", "good"))
+    )
     # what the model is less sure of is wrong
     gold = np.where(unsure == (given == "bad"), "good", "bad")
     least = 0.9
@@ -235,7 +243,9 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
     rows = labelled(texts, gold)
     found = bertkit.calibrate(single.folder, rows, label="bad", **goal)
     assert found["options"]["temperature"] == found["before"]["temperature"]  # all else stays
-    assert found["goal"] == f"{'best F1' if not goal else f'{next(iter(goal))} of at least 0.9'} for label bad"
+    assert (
+        found["goal"] == f"{'best F1' if not goal else f'{next(iter(goal))} of at least 0.9'} for label bad"
+    )
     limit = found["options"]["cutoffs"]["bad"]
     measures = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
     reach = {name: {} for name in measures}
@@ -249,7 +259,9 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
     elif name == "f1":
         good.sort(key=lambda place: -abs(place - 0.5))
         good = good[-1:]
-    assert limit == pytest.approx(choose(good), abs=4 * calibration.ROUNDING)  # each end of the gap moves by one
+    assert limit == pytest.approx(
+        choose(good), abs=4 * calibration.ROUNDING
+    )  # each end of the gap moves by one
     decided = np.where(scores >= limit, "bad", "good")
     (each,) = (each for each in found["labels"] if each["label"] == "bad")
     assert each["threshold"] == limit
@@ -257,7 +269,9 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
         assert each[measure] == pytest.approx(value(gold == "bad", decided == "bad", zero_division=0))
     answers = bertkit.load(single.folder)(texts)
     assert [answer["label"] for answer in answers] == decided.tolist()
-    assert [answer["score"] for answer in answers] == [answer["scores"][answer["label"]] for answer in answers]
+    assert [answer["score"] for answer in answers] == [
+        answer["scores"][answer["label"]] for answer in answers
+    ]
     scored = bertkit.evaluate(single.folder, rows)["metrics"]
     assert scored["recall/bad"] == pytest.approx(each["recall"])
     assert "fewer than 10 rows that have the label: bad 8" in caplog.text
@@ -290,7 +304,9 @@ def test_one_threshold_has_a_precision_over_all_answers(kind, request, tmp_path)
     own = request.getfixturevalue("single" if kind == "single-label" else "run")
     rng = default_rng(0)
     texts = [row["text"] for row in small.rows(kind, 40)]
-    column, others = ("label", ["bad", "good"]) if kind == "single-label" else ("labels", [["bad"], ["good", "long"]])
+    column, others = (
+        ("label", ["bad", "good"]) if kind == "single-label" else ("labels", [["bad"], ["good", "long"]])
+    )
     answers = bertkit.load(own.folder)(texts)  # of which three in ten are made wrong
     golds = [answer[column] if rng.random() < 0.7 else others[rng.integers(2)] for answer in answers]
     rows = [{"text": text, column: gold} for text, gold in zip(texts, golds, strict=True)]
@@ -343,11 +359,15 @@ def test_two_labels_by_cosine(tiny_encoder, tmp_path):
     rows = small.read_rows(file)
     answers = bertkit.load(run.folder)([{name: row[name] for name in ("text_a", "text_b")} for row in rows])
     (only,) = found["labels"]
-    lowest = min(answer["score"] for answer, row in zip(answers, rows, strict=True) if row["label"] == only["label"])
+    lowest = min(
+        answer["score"] for answer, row in zip(answers, rows, strict=True) if row["label"] == only["label"]
+    )
     assert only["recall"] == 1.0
     assert only["threshold"] == found["options"]["threshold"] <= lowest
     assert all(answer["score"] <= only["threshold"] or answer["score"] >= lowest for answer in answers)
-    assert all((answer["label"] == only["label"]) == (answer["score"] >= only["threshold"]) for answer in answers)
+    assert all(
+        (answer["label"] == only["label"]) == (answer["score"] >= only["threshold"]) for answer in answers
+    )
 
 
 @pytest.mark.parametrize("case", ["qa-windows-or-none", "ner-crf"])
@@ -427,7 +447,10 @@ def test_temperature_is_the_best_that_the_errors_allow(exclusive):
         most = (rows - errors + 1) / (rows + 2)
         grid = [1.0, *np.geomspace(0.05, 19.99, 60)]
         allowed = [t for t in grid if t >= 1 or (errors and confidence(logits, t) <= most)]
-        assert smoothed_loss(logits, truth, found) <= min(smoothed_loss(logits, truth, t) for t in allowed) + 1e-8
+        assert (
+            smoothed_loss(logits, truth, found)
+            <= min(smoothed_loss(logits, truth, t) for t in allowed) + 1e-8
+        )
         if found < 1:
             assert errors
             assert confidence(logits, found) <= most + 1e-9
@@ -442,7 +465,9 @@ def test_temperatures_of_extremes_and_what_they_divide():
     assert calibration.fit_temperature(sure, [1, 0, 0], exclusive=True) == pytest.approx(20, rel=1e-3)
     assert calibration.fit_temperature([[0.6, 0.4]], [0], exclusive=True) == 1.0  # no row is wrong
     assert calibration.fit_temperature([[1.0], [1.0]], [0, 0], exclusive=True) == 1.0  # one label
-    assert calibration.fit_temperature([[1.0], [0.0]], [[0], [1]], exclusive=False) == pytest.approx(20, rel=1e-3)
+    assert calibration.fit_temperature([[1.0], [0.0]], [[0], [1]], exclusive=False) == pytest.approx(
+        20, rel=1e-3
+    )
     assert calibration.fit_temperature([[0.7], [0.3]], [[1], [0]], exclusive=False) == 1.0
     assert calibration.fit_temperature([[0.5]], [[1]], exclusive=False) == 1.0  # logit 0 has no temperature
     logits = default_rng(0).normal(size=(9, 4))

@@ -1,4 +1,6 @@
-"""The model card: valid, true to the run's files to the last digit, runnable, and careful with people's text."""
+"""The model card: valid, true to the run's files to the last digit, runnable, and careful with
+people's text.
+"""
 
 import re
 import shutil
@@ -22,7 +24,10 @@ from bertkit.training.train import train
 HUB = {"license": "apache-2.0", "language": ["en", "de"], "repo_id": "me/model"}
 LIBRARIES = {"sentence-similarity": "sentence-transformers", "text-ranking": "sentence-transformers"}
 # Each task, and each kind of model that is used in another way; test_hub.py pushes the cards of all cases.
-IDS = "single-label pair multi-label regression qa similarity-mse similarity-labels similarity-in-batch retrieval"
+IDS = (
+    "single-label pair multi-label regression qa similarity-mse similarity-labels similarity-in-batch "
+    "retrieval"
+)
 IDS += " ner-crf words-crf-windows ranking-binary text-to-text mlm-nsp"
 BLOCK = re.compile(r"^(`{3,})python\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
@@ -62,7 +67,11 @@ def test_every_task_has_a_true_card(name, tiny_encoder, tmp_path):
         for name, value in scores["metrics"].items()
         if "/" not in name and name != "invalid_tags" and value is not None
     }
-    assert {(each.dataset_split, each.metric_type): each.metric_value for each in data.eval_results} == stated != {}
+    assert (
+        {(each.dataset_split, each.metric_type): each.metric_value for each in data.eval_results}
+        == stated
+        != {}
+    )
     assert data.metrics == [name for _, name in stated]
     assert str(tiny_encoder) not in text
     assert str(tmp_path) not in text
@@ -81,13 +90,21 @@ def test_what_the_metadata_say_of_a_model_of_the_hub(facts):
     assert (parsed.base_model, parsed.base_model_relation) == ("google-bert/bert-base-uncased", "finetune")
     assert parsed.datasets == ["nyu-mll/glue"]
     first = parsed.eval_results[0]
-    assert (first.dataset_type, first.dataset_config, first.dataset_revision) == ("nyu-mll/glue", "sst2", "0" * 40)
+    assert (first.dataset_type, first.dataset_config, first.dataset_revision) == (
+        "nyu-mll/glue",
+        "sst2",
+        "0" * 40,
+    )
     assert "[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue), subset sst2" in text
     model, data = (each.model_copy(update={key: "bert"}) for each, key in ((model, "name"), (data, "source")))
-    canonical = ModelCard(card(replace(facts, recipe=recipe.model_copy(update={"model": model, "data": data})))).data
+    canonical = ModelCard(
+        card(replace(facts, recipe=recipe.model_copy(update={"model": model, "data": data})))
+    ).data
     assert (canonical.base_model, canonical.datasets) == ("bert", ["bert"])
     folder = recipe.data.model_copy(update={"source": "/data/glue"})  # which is not the Hub's `glue`
-    named = ModelCard(card(replace(facts, recipe=recipe.model_copy(update={"data": folder})))).data.eval_results[0]
+    named = ModelCard(
+        card(replace(facts, recipe=recipe.model_copy(update={"data": folder})))
+    ).data.eval_results[0]
     assert (named.dataset_name, named.dataset_type) == ("glue", "local files")
     local = ModelCard(card(facts)).data.to_dict()
     assert not {"base_model", "base_model_relation", "datasets"} & set(local)
@@ -114,11 +131,15 @@ def test_what_the_text_says(facts, two_seeds):
     wrong = round((1 - validation["metrics"]["accuracy"]) * validation["rows"])
     assert f"(fitted on {validation['rows']} decisions of validation, {wrong} of them wrong)" in text
     assert f"```yaml\n{facts.recipe_text}```" in text
-    assert re.search(rf"^versions.torch +{re.escape(facts.environment['versions']['torch'])}$", text, re.MULTILINE)
+    assert re.search(
+        rf"^versions.torch +{re.escape(facts.environment['versions']['torch'])}$", text, re.MULTILINE
+    )
 
 
 def test_limits_follow_the_options_cut_texts_baselines_and_licences(facts):
-    rows = tuple({**row, "answer": {**row["answer"], "truncated": place < 3}} for place, row in enumerate(facts.rows))
+    rows = tuple(
+        {**row, "answer": {**row["answer"], "truncated": place < 3}} for place, row in enumerate(facts.rows)
+    )
     ours = facts.scores["metrics"]["accuracy"]
     better = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours}}}}
     text = card(replace(facts, rows=rows, results=better))
@@ -253,12 +274,17 @@ def test_any_text_stays_as_it_is(kept, windows):
 def test_text_of_the_data_can_not_get_out_of_hand(facts):
     evil = f"</div><script>alert(1)</script> **b** [x](y) ``` ````\n{BEGIN}\nevil\n{END}"
     scores = {**facts.scores, "metrics": {**facts.scores["metrics"], f"f1/{evil}": 0.5, f"support/{evil}": 1}}
-    told = {"splits": {**facts.results["splits"], "test": scores}, "task": {"name": facts.task, "description": evil}}
+    told = {
+        "splits": {**facts.results["splits"], "test": scores},
+        "task": {"name": facts.task, "description": evil},
+    }
     findings = {**facts.data, "findings": [{"level": "warn", "what": evil, "fix": ""}]}
     text = card(replace(facts, results=facts.results | told, data=findings))
     assert ModelCard(text).data.pipeline_tag == "text-classification"
     assert yours(text, "") == ""
-    outside = re.sub(r"^(`{3,})\w+\n.*?^\1$", "", text.partition("\n---\n")[2], flags=re.MULTILINE | re.DOTALL)
+    outside = re.sub(
+        r"^(`{3,})\w+\n.*?^\1$", "", text.partition("\n---\n")[2], flags=re.MULTILINE | re.DOTALL
+    )
     assert "<script>" not in outside.replace("\\<script\\>", "")
     assert "evil" in outside  # in the first sentence and in the limits, in one line and escaped
     assert "**b**" not in outside

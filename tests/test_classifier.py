@@ -23,7 +23,9 @@ SETTINGS = {"epochs": 1, "max_length": 64, "explain": False, "verify": False}
 def test_it_answers_in_the_classes_that_were_given(tiny_encoder, tmp_path):
     y = [(7, 30)[number % 2] for number in range(len(TEXTS))]
     folder = tmp_path / "runs/mine"
-    classifier = bertkit.Classifier(tiny_encoder, output_dir=folder, validation=0.25, settings=SETTINGS).fit(TEXTS, y)
+    classifier = bertkit.Classifier(tiny_encoder, output_dir=folder, validation=0.25, settings=SETTINGS).fit(
+        TEXTS, y
+    )
     assert classifier.classes_.tolist() == [7, 30]
     assert classifier.run_.folder.parent == folder
     probabilities = classifier.predict_proba(np.array(TEXTS[:5]))
@@ -33,7 +35,9 @@ def test_it_answers_in_the_classes_that_were_given(tiny_encoder, tmp_path):
     assert classifier.predict([]).shape == (0,)
 
 
-@pytest.mark.parametrize("classes", [("a|b", "c/d"), ("1.5", "2"), ("", "a"), (" ", "\n"), (1.0, 2.0), (False, True)])
+@pytest.mark.parametrize(
+    "classes", [("a|b", "c/d"), ("1.5", "2"), ("", "a"), (" ", "\n"), (1.0, 2.0), (False, True)]
+)
 def test_any_class_of_scikit_learn_comes_back_as_it_was(classes, tiny_encoder):
     y = np.array([classes[number % 2] for number in range(len(TEXTS))])
     settings = {"model": {"max_length": 32}, "task": {"method": "head"}, "explain": False, "verify": False}
@@ -64,7 +68,11 @@ def test_scikit_learn_takes_it(tiny_encoder, tmp_path, monkeypatch):
     classifier = bertkit.Classifier(tiny_encoder, validation=0.25, settings=SETTINGS)
     for check in "get_params_invariance set_params estimator_cloneable estimator_repr mixin_order".split():
         getattr(estimator_checks, f"check_{check}")("Classifier", clone(classifier))
-    for check in ("valid_tag_types", "no_attributes_set_in_init", "do_not_raise_errors_in_init_or_set_params"):
+    for check in (
+        "valid_tag_types",
+        "no_attributes_set_in_init",
+        "do_not_raise_errors_in_init_or_set_params",
+    ):
         getattr(estimator_checks, f"check_{check}")("Classifier", clone(classifier))
     scores = cross_val_score(classifier, TEXTS, np.arange(len(TEXTS)) % 2 == 1, cv=2, error_score="raise")
     assert scores.shape == (2,)
@@ -76,7 +84,9 @@ def test_what_it_refuses(tiny_encoder, tmp_path):
     classifier = bertkit.Classifier(tiny_encoder, output_dir=tmp_path / "runs")
     with pytest.raises(NotFittedError):
         classifier.predict(TEXTS)
-    small.raises(DataError, "y: 1 class, where two or more are expected", classifier.fit, TEXTS, [1] * len(TEXTS))
+    small.raises(
+        DataError, "y: 1 class, where two or more are expected", classifier.fit, TEXTS, [1] * len(TEXTS)
+    )
     small.raises(DataError, "row 2: None, where text is expected", classifier.fit, ["a", None], [0, 1])
     small.raises(ValueError, "inconsistent numbers of samples", classifier.fit, TEXTS, [0, 1])
     with pytest.raises(bertkit.RecipeError, match="lerning_rate"):
@@ -84,7 +94,11 @@ def test_what_it_refuses(tiny_encoder, tmp_path):
     for more in ({"data": {"validation": 0.1}}, {"model": "other"}):
         other = clone(classifier).set_params(settings=SETTINGS | more)
         small.raises(
-            DataError, "settings: name a model or data, which the classifier has", other.fit, TEXTS, [0, 1] * 12
+            DataError,
+            "settings: name a model or data, which the classifier has",
+            other.fit,
+            TEXTS,
+            [0, 1] * 12,
         )
     twice = ["", "''"] * 12
     small.raises(DataError, "classes that look alike", clone(classifier).fit, TEXTS, twice)

@@ -19,7 +19,11 @@ def files(folder):
 
 def folders(run):
     """The folders of the seeds, and those in them."""
-    return {str(path.relative_to(run.checkpoints)) for path in run.checkpoints.glob("**/") if path != run.checkpoints}
+    return {
+        str(path.relative_to(run.checkpoints))
+        for path in run.checkpoints.glob("**/")
+        if path != run.checkpoints
+    }
 
 
 def loser(run):

@@ -1,4 +1,6 @@
-"""The command line: what every command prints, and that what the user can mend is a message and exit code 2."""
+"""The command line: what every command prints, and that what the user can mend is a message and exit
+code 2.
+"""
 
 import gc
 import importlib.util
@@ -107,14 +109,30 @@ def test_show_is_itself_a_recipe(capsys, tmp_path, recipe):
 
 
 def test_show_schema_is_a_json_schema(capsys):
-    schema = jsonschema.Draft202012Validator(json.loads(said(capsys, "show", "--schema")))  # checked in test_recipe.py
+    schema = jsonschema.Draft202012Validator(
+        json.loads(said(capsys, "show", "--schema"))
+    )  # checked in test_recipe.py
     one = {"task": {"name": "text-classification"}, "model": {"name": "a"}, "data": {"source": "b"}}
     part = {name: one[name] for name in ("task", "data")}
-    several = {"tasks": {"a": part, "b": {**part, "weight": 2}}, "mixing": {"a": 1, "b": 3}, "model": one["model"]}
-    for right in (one, {**one, "folds": 2}, several, {**several, "seeds": [1], "training": {"learning_rate": 1e-4}}):
+    several = {
+        "tasks": {"a": part, "b": {**part, "weight": 2}},
+        "mixing": {"a": 1, "b": 3},
+        "model": one["model"],
+    }
+    for right in (
+        one,
+        {**one, "folds": 2},
+        several,
+        {**several, "seeds": [1], "training": {"learning_rate": 1e-4}},
+    ):
         schema.validate(right)
     alone = {"task": {"name": "retrieval"}, "data": part["data"]}
-    for wrong in (part, {**one, "mixing": "sqrt"}, {**several, "folds": 2}, {**several, "tasks": {"a": alone}}):
+    for wrong in (
+        part,
+        {**one, "mixing": "sqrt"},
+        {**several, "folds": 2},
+        {**several, "tasks": {"a": alone}},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             schema.validate(wrong)
     assert "recipe" in refused(capsys, "show")
@@ -144,7 +162,9 @@ def test_a_copy_reads_what_the_recipe_reads(target, capsys, tmp_path, monkeypatc
     (tmp_path / "there/train it.jsonl").touch()
     file = tmp_path / "there/a.yaml"
     copy = tmp_path / target
-    several = "tasks:\n  one: {task: {name: token-classification}, data: {source: x.conll}}\nmodel: {name: ./enc}\n"
+    several = (
+        "tasks:\n  one: {task: {name: token-classification}, data: {source: x.conll}}\nmodel: {name: ./enc}\n"
+    )
     for text in (COPIED, several, COPIED.replace("\n", "\r\n")):
         file.write_bytes(text.encode())
         monkeypatch.chdir(tmp_path / "here")
@@ -194,18 +214,28 @@ def test_check_says_what_it_found_and_trains_nothing(capsys, tmp_path, recipe):
     assert "single texts, single-label, 2 labels: bad, good" in captured.out
     assert "[CLS] the cat was good" in captured.out
     assert captured.out.endswith("\nready to train\n")
-    for finding in ("train: 16 rows", "bad 8 (50.0%)", "repeat an earlier row", "in train too", "truncated at 12"):
+    for finding in (
+        "train: 16 rows",
+        "bad 8 (50.0%)",
+        "repeat an earlier row",
+        "in train too",
+        "truncated at 12",
+    ):
         assert finding in captured.err, finding
     levels = re.findall(r"^(severe|warn|note):", captured.err, re.M)
     assert levels == sorted(levels, key=LEVELS.index)
     assert {"severe", "note"} < set(levels)
     assert "    Raise model.max_length, or set task.overflow: window." in captured.err
-    assert "ready to train 5 times: 3 folds, and on all rows" in said(capsys, "check", recipe, "folds=3", "seeds=[1,2]")
+    assert "ready to train 5 times: 3 folds, and on all rows" in said(
+        capsys, "check", recipe, "folds=3", "seeds=[1,2]"
+    )
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_tracker_that_is_not_installed_is_named_without_a_traceback(capsys, tmp_path, recipe, monkeypatch):
-    name = next(each for each in "neptune mlflow dagshub comet_ml".split() if not importlib.util.find_spec(each))
+    name = next(
+        each for each in "neptune mlflow dagshub comet_ml".split() if not importlib.util.find_spec(each)
+    )
     ignored = []
     monkeypatch.setattr("sys.unraisablehook", ignored.append)
     run = tmp_path / "run"
@@ -228,7 +258,13 @@ def test_train_prints_scores_and_what_to_type_next(capsys, tmp_path, recipe):
     captured = capsys.readouterr()
     predict = f"bertkit predict {shlex.quote(str(folder))}"
     printed = ("this model", "95 % interval", "majority", "tfidf", predict, "validation (10 rows)")
-    logged = ("encoder: ", "task: text-classification", "step 1/2", "loss ", "initialised, to be trained: classifier")
+    logged = (
+        "encoder: ",
+        "task: text-classification",
+        "step 1/2",
+        "loss ",
+        "initialised, to be trained: classifier",
+    )
     assert [words for words in printed if words not in captured.out] == []
     assert [words for words in logged if captured.err.count(words) == 0] == []
     assert captured.err.count("randomly initialised, to be trained") == 1
@@ -247,7 +283,15 @@ def test_a_label_does_not_control_the_terminal(capsys, tmp_path, recipe):
     words = ("training.max_steps=2", "training.logging_steps=1", "--output-dir", tmp_path / "run")
     assert main(["check", str(recipe)]) == main(["train", str(recipe), *map(str, words)]) == 0
     printed = capsys.readouterr()
-    said(capsys, "predict", tmp_path / "run", "--input", tmp_path / "test.jsonl", "--output", tmp_path / "answers.csv")
+    said(
+        capsys,
+        "predict",
+        tmp_path / "run",
+        "--input",
+        tmp_path / "test.jsonl",
+        "--output",
+        tmp_path / "answers.csv",
+    )
     answers = said(capsys, "predict", tmp_path / "run", "--input", tmp_path / "test.jsonl")
     pages = [tmp_path / "run" / name for name in ("model/README.md", "report.html", "mistakes.csv")]
     texts = [printed.out, printed.err, answers]
@@ -270,7 +314,9 @@ HINTED = "single-label pair qa ner-crf similarity-cls similarity-in-batch retrie
 HINTED += ["text-to-text", "mlm-nsp"]
 
 
-@pytest.mark.parametrize("case", [case for case in [*CASES, *DRAWN] if case.id in HINTED], ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case", [case for case in [*CASES, *DRAWN] if case.id in HINTED], ids=lambda case: case.id
+)
 def test_what_to_type_next_works_as_it_stands(case, tiny_encoder, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "a run"
     task = case.task(tiny_encoder)
@@ -296,13 +342,18 @@ def test_evaluate_as_table_and_as_json_and_what_it_refuses(capsys, learned, tmp_
     assert f"{learned.results['splits']['test']['metrics']['accuracy']:.4f}" in table
     assert "only `data.` settings" in refused(capsys, "evaluate", learned.folder, "training.learning_rate=1")
     assert "has no data: it is not a run" in refused(capsys, "evaluate", learned.model)
-    assert "nowhere.jsonl" in refused(capsys, "evaluate", learned.folder, "--data", tmp_path / "nowhere.jsonl")
+    assert "nowhere.jsonl" in refused(
+        capsys, "evaluate", learned.folder, "--data", tmp_path / "nowhere.jsonl"
+    )
     strange = small.write_rows(tmp_path / "strange.jsonl", [{"text": "a cat", "label": "lovely"}])
     assert "lovely" in refused(capsys, "evaluate", learned.folder, "--data", strange)
 
 
 def test_evaluate_a_file_with_names_of_its_own_and_rows_to_leave_out(capsys, learned, tmp_path):
-    rows = [{"sentence": r["text"], "label": r["label"]} for r in small.read_rows(learned.folder.parent / "test.jsonl")]
+    rows = [
+        {"sentence": r["text"], "label": r["label"]}
+        for r in small.read_rows(learned.folder.parent / "test.jsonl")
+    ]
     file = small.write_rows(tmp_path / "other.jsonl", rows)
     words = ("evaluate", learned.folder, "--data", file, "--json")
     told = json.loads(said(capsys, *words, "data.columns.text=sentence"))
@@ -323,14 +374,21 @@ def test_predict_texts_and_stdin(capsys, learned, monkeypatch):
     assert [line.split()[0] for line in lines] == ["good", "bad"]
     assert lines[0].endswith("the cat was good")
     told = [
-        json.loads(x) for x in said(capsys, "predict", "--json", learned.folder, "the cat was good", "").splitlines()
+        json.loads(x)
+        for x in said(capsys, "predict", "--json", learned.folder, "the cat was good", "").splitlines()
     ]
     assert [each["text"] for each in told] == ["the cat was good", ""]
     assert [each["answer"] for each in told] == learned.load()(["the cat was good", ""])  # batches as there
-    assert said(capsys, "predict", learned.folder, "--", "-3 degrees, bad").splitlines()[0].endswith("-3 degrees, bad")
+    assert (
+        said(capsys, "predict", learned.folder, "--", "-3 degrees, bad")
+        .splitlines()[0]
+        .endswith("-3 degrees, bad")
+    )
     cut = said(capsys, "predict", learned.folder, "cat " * 50)
     assert cut.rstrip().endswith("(truncated)")
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"text": "the dog was bad", "id": 7}\n')))
+    monkeypatch.setattr(
+        sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"text": "the dog was bad", "id": 7}\n'))
+    )
     told = json.loads(said(capsys, "predict", learned.folder, "--input", "-"))
     assert (told["id"], told["answer"]["label"]) == (7, "bad")
     for neither_or_both in ((), ("a text", "--input", "-")):
@@ -365,7 +423,12 @@ ODD_FILES = {
 @pytest.mark.parametrize(("command", "name"), list(zip(READERS, cycle(ODD_FILES), strict=False)))
 def test_what_a_message_tells_to_type_can_be_typed(capsys, learned, tiny_encoder, tmp_path, command, name):
     (tmp_path / name).write_text(ODD_FILES[name])
-    places = {"run": learned.folder, "encoder": tiny_encoder, "file": tmp_path / name, "new": tmp_path / "new"}
+    places = {
+        "run": learned.folder,
+        "encoder": tiny_encoder,
+        "file": tmp_path / name,
+        "new": tmp_path / "new",
+    }
     words = [word.format(**places) for word in READERS[command].split()]
     (fix,) = re.findall(r"on the command line: '(data\..*)'\)", refused(capsys, *words))
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -391,12 +454,16 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys, tiny_encoder,
     store = tmp_path / "store"
     file.write_text("nr,question,text,lang\n7,the cat,not this,en\n")
     names = ("--column", "id=nr", "--column", "text=question")
-    assert "documents: 1 added" in said(capsys, "index", tiny_encoder, "--documents", file, "--store", store, *names)
+    assert "documents: 1 added" in said(
+        capsys, "index", tiny_encoder, "--documents", file, "--store", store, *names
+    )
     hit = json.loads(said(capsys, "search", store, "cat", "--json"))
     assert (hit["id"], hit["text"], hit["metadata"]) == ("7", "the cat", {"lang": "en"})
     again = ("index", tiny_encoder, "--documents", file, "--store", tmp_path / "other")
     assert "documents: 1 added" in said(capsys, *again, "--column", "id=nr", "--column", "title=nr")
-    told = refused(capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number")
+    told = refused(
+        capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number"
+    )
     assert "faq.csv:2: its `id` is None" in told
 
 
@@ -472,8 +539,12 @@ def test_a_model_of_someone_else_is_answered_with_its_task_named(capsys, learned
     del config["bertkit"]
     (foreign / "config.json").write_text(json.dumps(config))
     assert "Name its task" in refused(capsys, "predict", foreign, "the dog was bad")
-    assert said(capsys, "predict", foreign, "the dog was bad", "--task", "text-classification").startswith("bad")
-    assert "no task 'nonsense'" in refused(capsys, "predict", foreign, "the dog was bad", "--task", "nonsense")
+    assert said(capsys, "predict", foreign, "the dog was bad", "--task", "text-classification").startswith(
+        "bad"
+    )
+    assert "no task 'nonsense'" in refused(
+        capsys, "predict", foreign, "the dog was bad", "--task", "nonsense"
+    )
     assert "was trained for text-classification" in refused(
         capsys, "predict", learned.model, "a", "--task", "fill-mask"
     )
@@ -503,7 +574,9 @@ def test_what_the_parser_refuses_exits_with_2(capsys, subtests):
 
 def test_words_after_two_hyphens_are_texts_wherever_they_stand():
     for command in (each for group in cli.COMMANDS.values() for each in group):
-        required = [word for name, options in command.arguments if options.get("required") for word in (name, "x")]
+        required = [
+            word for name, options in command.arguments if options.get("required") for word in (name, "x")
+        ]
         first = ["x" for name, _ in command.arguments if name[0] != "-" and name != "rest"]
         for before in ([*first, *required], [*required, *first]) if "rest" in dict(command.arguments) else ():
             args = cli.parse([*command.name.split(), *before, "--", "-x", "y", "--", "--top-k"])
@@ -522,7 +595,9 @@ def test_help_has_an_example_that_parses_and_a_page(capsys):
         shown = f"example:\n  {command.example}\n\n{cli.SITE}/docs/{command.page}.html\n"
         small.raises(SystemExit, "0", main, [*command.name.split(), "--help"])
         assert shown in capsys.readouterr().out
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"] == cli.SITE
+    assert (
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"] == cli.SITE
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -53,7 +53,9 @@ def test_the_scheduled_batch_is_what_is_counted_and_learned(tiny_encoder, tmp_pa
     monkeypatch.setattr(TextClassification, "scheduled", first_row)
     loss, gradients = first_step(CASE, tiny_encoder, tmp_path / "some", 2, 4)
     monkeypatch.undo()
-    micro = made(CASE, tiny_encoder, arguments(tmp_path / "loader", 2, 4)).get_train_dataloader().batch_sampler
+    micro = (
+        made(CASE, tiny_encoder, arguments(tmp_path / "loader", 2, 4)).get_train_dataloader().batch_sampler
+    )
     firsts = {name: [values[batch[0]] for batch in micro] for name, values in CASE.columns.items()}
     alone = first_step(replace(CASE, columns=firsts), tiny_encoder, tmp_path / "alone", 4, 1)
     assert loss == pytest.approx(alone[0], rel=1e-5)
@@ -91,7 +93,11 @@ def timed(monkeypatch):
 
 
 BY_TIME = ("~training.num_train_epochs", "training.gradient_accumulation_steps=2", "training.logging_steps=1")
-BY_TWO = (*BY_TIME, "training.per_device_train_batch_size=2", "training.eval_strategy=steps")  # 4 steps an epoch
+BY_TWO = (
+    *BY_TIME,
+    "training.per_device_train_batch_size=2",
+    "training.eval_strategy=steps",
+)  # 4 steps an epoch
 
 
 def rates(run):
@@ -199,7 +205,9 @@ def test_a_run_whose_time_is_over_is_not_trained_further(tiny_encoder_with_dropo
 
 def test_one_step_is_made_in_any_case(tiny_encoder, tmp_path, timed):
     """Even where the evaluation before it takes longer than the budget."""
-    recipe = small.recipe(tmp_path, tiny_encoder, *BY_TIME, "training.budget=1s", "training.eval_on_start=true")
+    recipe = small.recipe(
+        tmp_path, tiny_encoder, *BY_TIME, "training.budget=1s", "training.eval_on_start=true"
+    )
     run = timed(recipe, tmp_path / "run", Time(evaluation=2))
     assert run.results["seeds"][0]["steps"] == 1
     assert [event["step"] for event in events(run) if "eval_accuracy" in event] == [0, 1]
@@ -207,7 +215,9 @@ def test_one_step_is_made_in_any_case(tiny_encoder, tmp_path, timed):
 
 @pytest.mark.parametrize(("strategy", "saved"), [("best", True), ("steps", True), ("no", False)])
 def test_the_evaluation_in_which_a_budget_ends_is_saved(strategy, saved, tmp_path):
-    """Also one whose score falls, after which `save_strategy: best` asks for no checkpoint; and no step follows it."""
+    """Also one whose score falls, after which `save_strategy: best` asks for no checkpoint; and no step
+    follows it.
+    """
     args = arguments(tmp_path, 2, 1, save_strategy=strategy)
     control = TrainerControl()
     Clock(5.0, iter([0.0, 9.0]).__next__).on_evaluate(args, TrainerState(global_step=4, max_steps=8), control)
@@ -227,7 +237,9 @@ def test_each_seed_and_each_fold_has_its_own_budget(tiny_encoder, tmp_path, time
 
 def problems(*overrides):
     """What is wrong with the quickstart recipe after these overrides."""
-    return small.message_of(RecipeError, load_recipe, "quickstart", ["~training.num_train_epochs", *overrides])
+    return small.message_of(
+        RecipeError, load_recipe, "quickstart", ["~training.num_train_epochs", *overrides]
+    )
 
 
 def test_times_are_read_and_what_contradicts_itself_is_said():
@@ -235,9 +247,15 @@ def test_times_are_read_and_what_contradicts_itself_is_said():
     share = "expected a number of steps, or a share of them below 1"
     decay = "training.lr_scheduler_kwargs={{num_decay_steps: {}}}"
     for overrides, what in (
-        *(((f"training.budget={value}",), budget) for value in "60|1e3|60 m|0s|-5m|1d|soon|[1]|1.m|m".split("|")),
+        *(
+            ((f"training.budget={value}",), budget)
+            for value in "60|1e3|60 m|0s|-5m|1d|soon|[1]|1.m|m".split("|")
+        ),
         *(((decay.format(value),), share) for value in ("'0.3'", "-1", "null")),
-        (("training.warmup_steps=0.5", decay.format(0.6)), "warm-up, stable part and decay are 1.1 of all steps"),
+        (
+            ("training.warmup_steps=0.5", decay.format(0.6)),
+            "warm-up, stable part and decay are 1.1 of all steps",
+        ),
         (("training.warmup_steps=0.95", BY_WSD), "warm-up, stable part and decay are 1.15 of all steps"),
     ):
         assert what in problems(*overrides), overrides
@@ -278,9 +296,14 @@ def test_arguments_that_a_schedule_does_not_have_are_named(tiny_encoder, tmp_pat
     )
 
 
-@pytest.mark.parametrize(("decay", "steps"), [({}, 20), ({"num_decay_steps": 0.3}, 30), ({"num_decay_steps": 1}, 1)])
+@pytest.mark.parametrize(
+    ("decay", "steps"), [({}, 20), ({"num_decay_steps": 0.3}, 30), ({"num_decay_steps": 1}, 1)]
+)
 def test_a_decay_is_a_share_of_the_steps_or_their_number(decay, steps, tmp_path):
-    own = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"decay_type": "linear", **decay}}
+    own = {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {"decay_type": "linear", **decay},
+    }
     args = arguments(tmp_path, 1, 1, warmup_steps=0.1, **own)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     (factor,) = schedule(args, optimizer, 100).lr_lambdas

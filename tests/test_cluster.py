@@ -1,4 +1,6 @@
-"""The programs of recipes/cluster on a cluster of this machine: a killed worker loses no row, and writes none twice."""
+"""The programs of recipes/cluster on a cluster of this machine: a killed worker loses no row, and writes none
+twice.
+"""
 
 import contextlib
 import os
@@ -58,7 +60,9 @@ def written(folder):
 
 
 def killed_once(monkeypatch, folder):
-    """The first worker that has answered a batch dies within its second; returns what tells the ids of all batches."""
+    """The first worker that has answered a batch dies within its second; returns what tells the ids of all
+    batches.
+    """
     folder.mkdir()
     here = os.getpid()
 
@@ -81,7 +85,9 @@ def killed_once(monkeypatch, folder):
         assert (folder / "killed").exists()
         logs = [each for each in folder.iterdir() if each.name not in ("killed", str(here))]
         assert len(logs) >= 2, "several workers have answered"
-        return [[int(word) for word in line.split()] for each in logs for line in each.read_text().splitlines()]
+        return [
+            [int(word) for word in line.split()] for each in logs for line in each.read_text().splitlines()
+        ]
 
     return batches
 
@@ -128,7 +134,17 @@ def test_embed_on_ray(tiny_encoder, tmp_path, monkeypatch):
         pd.read_parquet(file).to_json(file.with_suffix(".jsonl"), orient="records", lines=True)
         file.unlink()
     batches = killed_once(monkeypatch, tmp_path / "log")
-    words = (model, tmp_path / "in", tmp_path / "out", "--format", "json", "--text", "review", "--side", "query")
+    words = (
+        model,
+        tmp_path / "in",
+        tmp_path / "out",
+        "--format",
+        "json",
+        "--text",
+        "review",
+        "--side",
+        "query",
+    )
     run(monkeypatch, "embed_ray.py", *words, "--batch-size", 3)
     assert {number for batch in batches() for number in batch} == set(range(36))
     rows = pd.read_parquet(tmp_path / "out").sort_values("id", ignore_index=True)

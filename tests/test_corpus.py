@@ -50,7 +50,8 @@ def write(path, values):
     return str(small.write_rows(path, [{"text": value} for value in values]))
 
 
-# --- formats ---------------------------------------------------------------------------------------------------------
+# --- formats
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", "jsonl jsonl.gz jsonl.xz parquet csv txt".split())
@@ -103,9 +104,17 @@ def test_rows_of_the_hub_and_from_python(monkeypatch, cache):
 def test_what_cannot_be_read_is_refused(tmp_path, cache, monkeypatch):
     file = tmp_path / "a.jsonl"
     for values, settings, said in (
-        (documents(30), {"validation": 0.2, "group_by": "author"}, "group_by: documents of a corpus have no groups"),
+        (
+            documents(30),
+            {"validation": 0.2, "group_by": "author"},
+            "group_by: documents of a corpus have no groups",
+        ),
         (documents(3), {"validation": 0.001}, "0.001 of 3 documents cannot be held out"),
-        (["One.", 5, "Two.", ["x"]], {}, f"{file}:2: `text` holds 5, where text is expected; also in {file}:4"),
+        (
+            ["One.", 5, "Two.", ["x"]],
+            {},
+            f"{file}:2: `text` holds 5, where text is expected; also in {file}:4",
+        ),
         (["", " "], {}, f"{file}: holds no documents with text"),
     ):
         assert said in fails({"train": write(file, values)}, **settings)
@@ -128,7 +137,8 @@ def test_several_files_and_a_column_of_another_name(tmp_path):
     assert "needs a column `text`; found: 'body'" in fails({"train": files[0]})
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------
+# --- what is kept
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_second_load_reads_no_document(tmp_path, cache, monkeypatch):
@@ -138,7 +148,9 @@ def test_a_second_load_reads_no_document(tmp_path, cache, monkeypatch):
     second = get(source, validation=0.2)
     assert second.fingerprints == first.fingerprints
     assert second.findings == first.findings
-    places = [[data.origins["train"][row] for row in range(len(data.rows["train"]))] for data in (first, second)]
+    places = [
+        [data.origins["train"][row] for row in range(len(data.rows["train"]))] for data in (first, second)
+    ]
     assert places[1] == places[0]
     assert {split: texts(second, split) for split in second.rows} == {s: texts(first, s) for s in first.rows}
     assert len(list(cache.iterdir())) == 1
@@ -154,7 +166,8 @@ def test_other_contents_and_other_settings_are_read_again(tmp_path, cache):
     assert len(list(cache.iterdir())) == 3
 
 
-# --- hold-out, limit, splits -----------------------------------------------------------------------------------------
+# --- hold-out, limit, splits
+# -----------------------------------------------------------------------------------------
 
 
 def test_hold_out_goes_by_the_text_alone(tmp_path):
@@ -204,7 +217,8 @@ def test_limits_by_split_and_only_the_splits_that_are_asked_for(source):
     assert "no train split" in fails({"test": source["test"]})
 
 
-# --- findings --------------------------------------------------------------------------------------------------------
+# --- findings
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_findings_count_what_is_there_and_what_is_not(tmp_path):
@@ -248,7 +262,9 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     write(path, [f"{i} {paragraph}" for i in range(3_000)])
     size = path.stat().st_size
     assert size > 30_000_000
-    done = subprocess.run([sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, check=True
+    )
     kept, peak = map(int, done.stdout.split())
     assert kept > 2_500
     assert peak < size / 3

@@ -62,7 +62,8 @@ NAMED = {**PLAIN, "labels": {"0": "bad", "1": "good"}}
 TOPICS = [{"text": text, "labels": [label, "all"]} for text, label in zip(TEXTS, LABELS, strict=True)]
 RANKED = [{"query": "a cat", "document": text, "label": n % 2} for n, text in enumerate(TEXTS)]
 JUDGED = [{"query": f"{text} ?", "document": text, "grade": 1 + n % 2} for n, text in enumerate(TEXTS)]
-CASES = {  # task, rows, what relabel lists for row 2 besides its location, what row 2 then holds in a corrected file
+# task, rows, what relabel lists for row 2 besides its location, what row 2 then holds in a corrected file
+CASES = {
     "label": (PLAIN, ROWS, {"text": "a dog ran", "label": "good"}, {"label": "good"}),
     "a name of a label": (NAMED, [{**row, "label": str(int(row["label"] == "good"))} for row in ROWS], {"label": "1"},
                           {"label": "1"}),
@@ -106,7 +107,9 @@ def test_the_rows_are_those_of_a_corrected_file(name, tmp_path):
     corrected = ["train: 1 row excluded by out.jsonl", "train: 1 row relabelled by new.jsonl"]
     assert [what for what in notes(data) if " is new, from " not in what] == corrected + notes(expected)
     cells = [json.dumps(value) if isinstance(value, list | dict) else value for value in new.values()]
-    with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8-sig") as file:  # with lists as predict has them
+    with (tmp_path / "new.csv").open(
+        "w", newline="", encoding="utf-8-sig"
+    ) as file:  # with lists as predict has them
         csv.writer(file).writerows([["location", *new], ["train.jsonl:2", *cells]])
     again = read(source, task, exclude=exclude, relabel=str(tmp_path / "new.csv"))
     assert again.fingerprints == expected.fingerprints
@@ -116,18 +119,25 @@ def test_other_layouts(tmp_path):
     source = write(tmp_path / "train.conll", "the O\ncat B-X\n\na O\ndog B-X\n\nyes O\n")
     data = read(source, NER, exclude=write(tmp_path / "out.csv", "location\ntrain.conll:4\n"))
     assert data.rows["train"]["tokens"][:] == [["the", "cat"], ["yes"]]
-    asked = [{"id": row["id"], "question": "who ?", "answers": [{"text": "cat", "answer_start": 4}]} for row in ASKED]
+    asked = [
+        {"id": row["id"], "question": "who ?", "answers": [{"text": "cat", "answer_start": 4}]}
+        for row in ASKED
+    ]
     nested = {"data": [{"title": "", "paragraphs": [{"context": "the cat sat", "qas": asked}]}]}
     source = write(tmp_path / "train.json", json.dumps(nested))
     task = {"name": "question-answering"}
     listed = [{"location": "train.json, row 2, id q1"}, {"id": "q2"}]
     assert read(source, task, exclude=write(tmp_path / "out.jsonl", listed)).rows["train"]["id"][:] == ["q0"]
     starts = [2 * text.startswith("a") for text in TEXTS]
-    marked = [{"id": n, "text": TEXTS[n], "spans": [[start, start + 3, "X"]]} for n, start in enumerate(starts)]
+    marked = [
+        {"id": n, "text": TEXTS[n], "spans": [[start, start + 3, "X"]]} for n, start in enumerate(starts)
+    ]
     source = write(tmp_path / "spans.jsonl", marked)
     listed = [{"id": 3, "text": TEXTS[3], "entities": []}]
     data = read(source, NER, relabel=write(tmp_path / "new.jsonl", listed))
-    assert [any(tag != "O" for tag in tags) for tags in data.rows["train"]["tags"]] == [True] * 3 + [False] + [True] * 2
+    assert [any(tag != "O" for tag in tags) for tags in data.rows["train"]["tags"]] == [True] * 3 + [
+        False
+    ] + [True] * 2
 
 
 def test_rows_from_python(tmp_path, tiny_encoder):
@@ -146,7 +156,13 @@ def test_recipes_have_absolute_paths(tmp_path):
     write(tmp_path / "lists/out.csv", "location\n")
     small.write_rows(
         tmp_path / "my.yaml",
-        [{"task": PLAIN, "model": {"name": "x/y"}, "data": {"source": "train.jsonl", "exclude": ["lists/out.csv"]}}],
+        [
+            {
+                "task": PLAIN,
+                "model": {"name": "x/y"},
+                "data": {"source": "train.jsonl", "exclude": ["lists/out.csv"]},
+            }
+        ],
     )
     assert load_recipe(tmp_path / "my.yaml").data.exclude == [str(tmp_path / "lists/out.csv")]
     said = r"data.relabel: no file or folder '.*/lists/outt.csv'; did you mean 'out.csv'"
@@ -156,9 +172,15 @@ def test_recipes_have_absolute_paths(tmp_path):
 
 def test_splits_are_corrected_before_anything_is_derived(tmp_path):
     """Validation by its own file name; the hold-out, its groups and the limit as of a corrected file."""
-    rows = [{"text": f"{text} {n}", "label": LABELS[n % 6], "owner": n // 3} for n in range(30) for text in TEXTS[:1]]
+    rows = [
+        {"text": f"{text} {n}", "label": LABELS[n % 6], "owner": n // 3}
+        for n in range(30)
+        for text in TEXTS[:1]
+    ]
     source = write(tmp_path / "train.jsonl", rows)
-    by_hand = [{**row, "label": "new" if n in (4, 5, 6, 7) else row["label"]} for n, row in enumerate(rows) if n > 2]
+    by_hand = [
+        {**row, "label": "new" if n in (4, 5, 6, 7) else row["label"]} for n, row in enumerate(rows) if n > 2
+    ]
     exclude = write(tmp_path / "out.jsonl", [{"location": f"train.jsonl:{n + 1}"} for n in range(3)])
     new = [{"location": f"train.jsonl:{n + 1}", "label": "new"} for n in (4, 5, 6, 7, 6)]
     relabel = write(tmp_path / "new.jsonl", [*new, {"location": "train.jsonl:9", "label": "good"}])
@@ -176,7 +198,10 @@ def test_splits_are_corrected_before_anything_is_derived(tmp_path):
 
 def test_a_file_name_in_two_folders_is_decided_by_the_inputs(tmp_path):
     source = {
-        "train": [write(tmp_path / "a/x.jsonl", ROWS[:3]), write(tmp_path / "b/x.jsonl", [*ROWS[3:], ROWS[0]])],
+        "train": [
+            write(tmp_path / "a/x.jsonl", ROWS[:3]),
+            write(tmp_path / "b/x.jsonl", [*ROWS[3:], ROWS[0]]),
+        ],
         "test": write(tmp_path / "t.jsonl", ROWS[3:4]),
     }
     listed = [{"location": "x.jsonl:1", "text": "it was awful"}, {"location": f"{tmp_path}/a/x.jsonl:2"}]
@@ -186,13 +211,19 @@ def test_a_file_name_in_two_folders_is_decided_by_the_inputs(tmp_path):
     said = fails(source, exclude=write(tmp_path / "out.jsonl", listed))
     assert "out.jsonl:2" not in said
     assert "out.jsonl:3: there is no row x.jsonl:9" in said
-    assert f"out.jsonl:1: x.jsonl:1 may be one of several rows: {tmp_path}/a/x.jsonl:1, {tmp_path}/b/x.jsonl:1" in said
+    assert (
+        f"out.jsonl:1: x.jsonl:1 may be one of several rows: {tmp_path}/a/x.jsonl:1, {tmp_path}/b/x.jsonl:1"
+        in said
+    )
     assert "Write its full `location`, or add the columns of its texts." in said
 
 
 def test_what_a_spreadsheet_saved_otherwise_is_told(tmp_path):
     source = write(tmp_path / "train.jsonl", ROWS)
-    for text in (b"location;text\ntrain.jsonl:2;a dog ran\n", "location,text\ntrain.jsonl:2,gr\xf6\n".encode("cp1252")):
+    for text in (
+        b"location;text\ntrain.jsonl:2;a dog ran\n",
+        "location,text\ntrain.jsonl:2,gr\xf6\n".encode("cp1252"),
+    ):
         (tmp_path / "new.csv").write_bytes(text)
         said = fails(source, exclude=str(tmp_path / "new.csv"))
         assert "Save it as jsonl, or as csv with commas, in UTF-8." in said
@@ -200,7 +231,7 @@ def test_what_a_spreadsheet_saved_otherwise_is_told(tmp_path):
 
 
 BAD = {  # exclude, relabel -> what is said
-    "no row": ([{"location": "train.jsonl:9"}, {"id": "x"}], [], ["out.jsonl:1: there is no row train.jsonl:9",
+    "no row": ([{"location": "train.jsonl:9"}, {"id": "x"}], [], [("out.jsonl:1: there is no row " "train.jsonl:9"),
         "out.jsonl:2: there is no row id x"]),
     "no location": ([{"text": "yes"}, {"location": ""}], [], [
         "out.jsonl:1: names no row", "out.jsonl:2: names no row"]),
@@ -218,7 +249,7 @@ BAD = {  # exclude, relabel -> what is said
         "out.jsonl:1", "new.jsonl:1"]),
     "a wrong value": ([{"location": ["x"]}], [{"location": "train.jsonl:2", "label": ["a", "b"]}], [
         "out.jsonl:1: `location` holds ['x']", "new.jsonl:1: `label` holds several labels"]),
-    "nothing left": ([{"location": f"train.jsonl:{n}"} for n in range(1, 7)], [], ["no row of train remains"]),
+    "nothing left": ([{"location": f"train.jsonl:{n}"} for n in range(1, 7)], [], [("no row of train " "remains")]),
 }  # fmt: skip
 
 
@@ -233,12 +264,15 @@ def test_bad_lists(name, tmp_path):
 
 
 def test_targets_that_do_not_fit_their_row_and_lists_of_a_corpus_or_in_json(tmp_path):
-    short = [{"location": "train.jsonl:1", "tags": ["O"]}, {"location": "train.jsonl:2", "tags": ["O", "O", "S-X"]}]
+    short = [
+        {"location": "train.jsonl:1", "tags": ["O"]},
+        {"location": "train.jsonl:2", "tags": ["O", "O", "S-X"]},
+    ]
     twice = {"location": "train.jsonl:1", "tags": ["O", "O", "O"], "entities": []}
     for rows, name, listed, said in (
         (TAGGED, "token-classification", short, f"{tmp_path}/new.jsonl:1: 3 words, but 1 tags"),
         (TAGGED, "token-classification", short, "new.jsonl:2: tag 3, 'S-X'"),
-        (SPANS, "token-classification", [twice], "new.jsonl:1: a new value for `tags` or `spans` is expected"),
+        (SPANS, "token-classification", [twice], ("new.jsonl:1: a new value for `tags` or `spans` is " "expected")),
         (ASKED, "question-answering", [{"id": "q0", "answers": "bird"}],
          "new.jsonl:1: answer 1, 'bird', does not stand in the context"),
         (RANKED, "text-ranking", [{"location": "train.jsonl:2", "label": 3}],
@@ -263,13 +297,19 @@ def test_new_labels_that_resemble_others_equal_answers_and_rows_without_a_target
     listed = [{"id": "q0", "answers": {"text": ["cat"], "answer_start": [4]}}, {"id": "q1", "answers": "cat"}]
     data = read(source, task, relabel=write(tmp_path / "new.jsonl", listed))
     assert "train: 1 row relabelled by new.jsonl; 1 more with the same target as before" in notes(data)
-    assert data.rows["train"]["answers"][:2] == [listed[0]["answers"], {"text": ["cat"], "answer_start": [19]}]
+    assert data.rows["train"]["answers"][:2] == [
+        listed[0]["answers"],
+        {"text": ["cat"], "answer_start": [19]},
+    ]
     rows = [TOPICS[0], {**TOPICS[1], "labels": None}, *TOPICS[2:]]
     source = write(tmp_path / "train.jsonl", rows)
     expected = read(write(tmp_path / "by-hand/train.jsonl", [rows[0], {**rows[1], "labels": []}, *rows[2:]]))
     listed = [{"location": "train.jsonl:2", "labels": []}]
     assert read(source, relabel=write(tmp_path / "new.jsonl", listed)).fingerprints == expected.fingerprints
-    source = {"train": write(tmp_path / "train.jsonl", SPANS), "test": write(tmp_path / "t.jsonl", [{"text": "a dog"}])}
+    source = {
+        "train": write(tmp_path / "train.jsonl", SPANS),
+        "test": write(tmp_path / "t.jsonl", [{"text": "a dog"}]),
+    }
     listed = [{"location": "t.jsonl:1", "tags": ["O", "B-ANIMAL"]}]
     data = read(source, NER, relabel=write(tmp_path / "new.jsonl", listed))
     assert data.rows["test"]["tags"][:] == [["O", "B-ANIMAL"]]
@@ -284,20 +324,29 @@ def test_warnings_about_tags_are_of_the_corrected_ones(tmp_path):
     assert told == [f"train: 1 sentence with an entity that begins with I-; read as B-: {source}:2"]
     relabel = write(tmp_path / "only-b.jsonl", [{"location": "train.jsonl:3", "tags": ["O", "O"]}])
     told = notes(read(source, NER, relabel=relabel))  # the other rows alone would be IOB1
-    assert any(what.startswith("train: 2 sentences with an entity that begins with I-; read as B-") for what in told)
+    assert any(
+        what.startswith("train: 2 sentences with an entity that begins with I-; read as B-") for what in told
+    )
     assert not [what for what in told if "IOB1" in what]
-    relabel = write(tmp_path / "all.jsonl", [{"location": f"train.jsonl:{n}", "tags": ["O", "O"]} for n in (1, 2, 3)])
+    relabel = write(
+        tmp_path / "all.jsonl", [{"location": f"train.jsonl:{n}", "tags": ["O", "O"]} for n in (1, 2, 3)]
+    )
     assert not [what for what in notes(read(source, task, relabel=relabel)) if "begins with I-" in what]
 
 
 def test_a_split_by_itself_ignores_records_of_others(tmp_path):
-    source = {"train": write(tmp_path / "train.jsonl", ROWS), "test": write(tmp_path / "test.jsonl", ROWS[:3])}
+    source = {
+        "train": write(tmp_path / "train.jsonl", ROWS),
+        "test": write(tmp_path / "test.jsonl", ROWS[:3]),
+    }
     out = write(tmp_path / "out.jsonl", [{"location": "train.jsonl:1"}, {"location": "test.jsonl:2"}])
     assert read(source, splits={"test"}, exclude=out).rows["test"]["text"][:] == [TEXTS[0], TEXTS[2]]
 
 
 def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
-    """Its findings are in the report; report and card name no folder; `--resume` notices that the list has changed."""
+    """Its findings are in the report; report and card name no folder; `--resume` notices that the list has
+    changed.
+    """
     recipe = small.write_recipe(tmp_path, tiny_encoder)
     out = write(tmp_path / "out.csv", "location\ntrain.jsonl:1\ntest.jsonl:2\n")
     run = tmp_path / "run"

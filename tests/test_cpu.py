@@ -158,9 +158,13 @@ def test_without_dropout_a_step_has_torchs_gradients():
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_trainer_takes_it_if_activations_are_kept(checkpointing, tiny_encoder_with_dropout, tmp_path, monkeypatch):
+def test_the_trainer_takes_it_if_activations_are_kept(
+    checkpointing, tiny_encoder_with_dropout, tmp_path, monkeypatch
+):
     def drawn():
-        first_step(CASES[0], tiny_encoder_with_dropout, tmp_path, 8, 1, **{small.CHECKPOINTING: checkpointing})
+        first_step(
+            CASES[0], tiny_encoder_with_dropout, tmp_path, 8, 1, **{small.CHECKPOINTING: checkpointing}
+        )
         return torch.rand(4)
 
     ours = drawn()

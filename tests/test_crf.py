@@ -21,7 +21,8 @@ from bertkit.models.heads.crf import CRF, Chain, chain_loss
 
 BIO = "O B-PER I-PER B-LOC I-LOC".split()
 BIOES = "O B-PER I-PER E-PER S-PER B-LOC I-LOC E-LOC S-LOC".split()
-ALLOWED = {  # by the schemes' definitions, for one type: what may follow a tag, ^ and $ being the sentence's ends
+# by the schemes' definitions, for one type: what may follow a tag, ^ and $ being the sentence's ends
+ALLOWED = {
     "BIO": {"^": "OB$", "O": "OB$", "B": "OBI$", "I": "OBI$"},
     "BIOES": {"^": "OBS$", "O": "OBS$", "B": "IE", "I": "IE", "E": "OBS$", "S": "OBS$"},
 }
@@ -85,7 +86,9 @@ def random_batch(rng, batch, words, count, scale):
 
 @pytest.fixture(scope="module")
 def cases():
-    """1,000 sentences of up to 5 words and 4 tags, in 100 batches with a chain each; scores from tame to wild."""
+    """1,000 sentences of up to 5 words and 4 tags, in 100 batches with a chain each; scores from tame to
+    wild.
+    """
     rng = default_rng(0)
     made = []
     for index in range(100):
@@ -101,7 +104,9 @@ def cases():
 
 @pytest.fixture(params=["loop", "scan", "logs"])
 def way(request, monkeypatch):
-    """How sums are done: of probabilities on the CPU, or as on CUDA, logarithms where scores ask for it; or always."""
+    """How sums are done: of probabilities on the CPU, or as on CUDA, logarithms where scores ask for it; or
+    always.
+    """
     if request.param == "scan":
         use_scan(monkeypatch)
     if request.param == "logs":
@@ -241,7 +246,9 @@ def test_span_posteriors_equal_all_paths(cases):
             sizes = case.mask.sum(1).numpy()
             parts = [x.numpy() for x in case.chain]
             found = posteriors.posterior(scores, sizes, parts)
-            chances = posteriors.span_posteriors(found, sizes, parts, tags.numpy(), np.array(spans), continues)
+            chances = posteriors.span_posteriors(
+                found, sizes, parts, tags.numpy(), np.array(spans), continues
+            )
             assert_allclose(chances, expected, rtol=1e-6, atol=1e-12)
 
 
@@ -287,7 +294,9 @@ def test_the_forbidden_is_never_decoded(seed, tags, scale):
     """Nor has it a chance, whatever the emissions say."""
     rng = default_rng(seed)
     emissions, _, mask = random_batch(rng, 4, 12, len(tags), 1.0)
-    emissions = torch.where(torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale)  # often absurd
+    emissions = torch.where(
+        torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale
+    )  # often absurd
     never = posteriors.forbidden(tags)
     chain = crf.constrain(random_chain(rng, len(tags), 3.0), tags)
     for row, length in zip(best_paths(emissions, mask, chain).tolist(), mask.sum(1).tolist(), strict=True):
@@ -323,7 +332,12 @@ def reference(emissions, chain):
 
 def reference_loss(emissions, chain):
     """Of one sentence whose words all have tag 0."""
-    first = [emissions[:, 0], chain.transitions[0, 0].expand(len(emissions) - 1), chain.start[:1], chain.end[:1]]
+    first = [
+        emissions[:, 0],
+        chain.transitions[0, 0].expand(len(emissions) - 1),
+        chain.start[:1],
+        chain.end[:1],
+    ]
     return reference(emissions, chain) - torch.cat(first).double().sum()
 
 
@@ -342,7 +356,9 @@ def test_long_sentences_with_large_scores(dtype, scale):
     assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
-@given(st.integers(0, 2**32), st.floats(0.01, 60), st.floats(0.01, 60), st.sampled_from([BIO, BIOES, ["O"] * 4]))
+@given(
+    st.integers(0, 2**32), st.floats(0.01, 60), st.floats(0.01, 60), st.sampled_from([BIO, BIOES, ["O"] * 4])
+)
 def test_scaled_sums_equal_logarithms_wherever_they_are_used(seed, high, steep, tags):
     """Every score is at one end of its range or the other."""
     rng = default_rng(seed)
@@ -372,7 +388,9 @@ def test_a_sentence_too_short_for_what_is_not_forbidden():
     expected = torch.tensor([np.log(2), crf.FORBIDDEN + np.log(2)])
     found = sums(emissions, mask, chain)
     assert_close(found.log_partition, expected)
-    assert_close(found.marginals[:, 0], torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64), rtol=1e-6, atol=1e-6)
+    assert_close(
+        found.marginals[:, 0], torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_fp32_finds_the_best_path_of_large_scores():
@@ -438,8 +456,12 @@ def test_padding_and_order_change_nothing(scale):
         assert_close(function(emissions[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12)
     whole = crf.nll(emissions, tags, mask, chain)
     assert torch.equal(crf.nll(other, strange, mask, chain), whole)
-    assert_close(crf.nll(longer, torch.nn.functional.pad(tags, (0, 5)), more, chain), whole, rtol=1e-12, atol=1e-12)
-    assert_close(crf.nll(emissions[order], tags[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12)
+    assert_close(
+        crf.nll(longer, torch.nn.functional.pad(tags, (0, 5)), more, chain), whole, rtol=1e-12, atol=1e-12
+    )
+    assert_close(
+        crf.nll(emissions[order], tags[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12
+    )
     inputs = other.clone().requires_grad_()
     crf.nll(inputs, strange, mask, chain).sum().backward()
     assert (inputs.grad[~mask] == 0).all()
@@ -521,15 +543,21 @@ def random_scores(seed, batch, words, scale, scheme=None, rounded=False):
     parts = [rng.normal(size=shape) * scale for shape in ((count, count), (count,), (count,))]
     chain = posteriors.constrained(parts, scheme, 0.7) if scheme else tuple(parts)
     emissions = rng.normal(size=(batch, words, count)) * scale
-    return Batch(emissions.round() if rounded else emissions, lengths, chain, rng.integers(0, count, (batch, words)))
+    return Batch(
+        emissions.round() if rounded else emissions, lengths, chain, rng.integers(0, count, (batch, words))
+    )
 
 
 @pytest.fixture(scope="module")
 def batches():
-    """1,000 sentences of up to 12 words, in 125 batches with a chain each; scores from tame to wild, some with ties."""
+    """1,000 sentences of up to 12 words, in 125 batches with a chain each; scores from tame to wild, some
+    with ties.
+    """
     schemes = (None, BIO, BIOES)
     scales = (0.1, 1.0, 5.0, 60.0, 400.0)
-    return [random_scores(n, 8, 1 + n % 12, scales[n % 5], schemes[n % 3], rounded=n % 4 == 0) for n in range(125)]
+    return [
+        random_scores(n, 8, 1 + n % 12, scales[n % 5], schemes[n % 3], rounded=n % 4 == 0) for n in range(125)
+    ]
 
 
 def test_marginals_are_those_of_the_loss(batches):
@@ -557,7 +585,9 @@ def test_no_spans_have_no_posteriors():
     found = posteriors.posterior(case.emissions, case.lengths, case.chain)
     nothing = np.empty((0, 3), dtype=np.int64)
     never = np.zeros((5, 5), dtype=bool)
-    assert posteriors.span_posteriors(found, case.lengths, case.chain, case.tags, nothing, never).shape == (0,)
+    assert posteriors.span_posteriors(found, case.lengths, case.chain, case.tags, nothing, never).shape == (
+        0,
+    )
 
 
 def test_a_word_that_can_only_be_what_is_forbidden():

@@ -60,7 +60,8 @@ def labelled(*labels):
     return [{"text": f"text {i}", "label": label} for i, label in enumerate(labels)]
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows
+# -------------------------------------------------------------------------------------------------------------
 
 
 VALUES = [
@@ -76,7 +77,8 @@ VALUES = [
     ("score", ["1", " -2.5e0"], [1.0, -2.5]),
 ]
 CELLS = [["a", "b"], ["a"], [], ["c", "a"]]
-READ = [  # files, which of them is read (all: a folder), columns of each split (the last: target); settings, findings
+# files, which of them is read (all: a folder), columns of each split (the last: target); settings, findings
+READ = [
     ({"t.csv": "x,label\ngood,1\nbad,0\n"}, "t.csv",
      {"train": {"text_a": ["good", "bad"], "text_b": ["good", "bad"], "label": ["1", "0"]}},
      {"columns": {"text_a": "x", "text_b": "x"}}),
@@ -127,7 +129,8 @@ def test_only_canonical_columns_come_back_and_know_where_they_stood(tmp_path):
     assert list(data.columns) == ["text", "label", "id"]
 
 
-# --- columns ---------------------------------------------------------------------------------------------------------
+# --- columns
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_problems_name_the_column_that_the_user_has(tmp_path):
@@ -137,8 +140,13 @@ def test_problems_name_the_column_that_the_user_has(tmp_path):
     told = says(get(missing, columns=mapped, missing_labels="ignore"), "note")
     assert f"1 of 2 rows of train has no `topic`; left out: {missing}:2" in told
     unlabelled = write(tmp_path / "test.jsonl", [{"body": "a", "topic": None}])
-    source = {"train": str(write(tmp_path / "b.jsonl", [{"body": "a", "topic": "x"}])), "test": str(unlabelled)}
-    assert "test has no `topic`: it can be predicted, but not scored" in says(get(source, columns=mapped), "note")
+    source = {
+        "train": str(write(tmp_path / "b.jsonl", [{"body": "a", "topic": "x"}])),
+        "test": str(unlabelled),
+    }
+    assert "test has no `topic`: it can be predicted, but not scored" in says(
+        get(source, columns=mapped), "note"
+    )
     wrong = write(tmp_path / "c.jsonl", [{"body": 3, "topic": "x"}])
     assert "`body` holds 3, where text is expected" in fails(wrong, columns=mapped)
     wrong = write(tmp_path / "d.jsonl", [{"body": "a", "topic": {}}])
@@ -146,7 +154,13 @@ def test_problems_name_the_column_that_the_user_has(tmp_path):
     for row, what in (({"body": None}, "missing"), ({"body": 3}, "holds 3"), ({"text": 3}, "holds 3")):
         name = next(iter(row))
         small.raises(
-            DataError, f"row 2: `{name}` .*{what}", read_inputs, [{"body": "a"}, row], SCHEMA, SCHEMA.inputs, mapped
+            DataError,
+            f"row 2: `{name}` .*{what}",
+            read_inputs,
+            [{"body": "a"}, row],
+            SCHEMA,
+            SCHEMA.inputs,
+            mapped,
         )
 
 
@@ -157,7 +171,9 @@ def test_of_many_names_and_rows_the_first_are_named_and_the_others_counted(count
     assert listed(names, 5) == listed(names[:5], total=count) == some
     path = write(tmp_path / "a.jsonl", [*labelled("x"), *labelled(*[None] * count)])
     (told,) = (each for each in says(get(path, missing_labels="ignore"), "note") if "left out" in each)
-    places = re.sub(re.escape(f"{path}:") + r"(\d+)", lambda match: str(int(match[1]) - 2), told.partition("out: ")[2])
+    places = re.sub(
+        re.escape(f"{path}:") + r"(\d+)", lambda match: str(int(match[1]) - 2), told.partition("out: ")[2]
+    )
     assert places == some
 
 
@@ -169,7 +185,9 @@ def test_a_column_of_the_wrong_type_is_one_problem(count, tmp_path, monkeypatch)
     others = ", ".join(f"{path}:{n}" for n in range(2, 6))
     assert fails(path) == f"{path}:1: `text` holds 0, where text is expected; also in {others}{more}"
     rows = [{"text_a": n, "text_b": None} for n in range(count)] + [{"text_a": "a"}]
-    told = [problem.what for problem in small.problems_of(DataError, read_inputs, rows, SCHEMA, SCHEMA.inputs, {})]
+    told = [
+        problem.what for problem in small.problems_of(DataError, read_inputs, rows, SCHEMA, SCHEMA.inputs, {})
+    ]
     others = "also in row 2, row 3, row 4, row 5"
     assert told[:2] == [
         f"`text_a` holds 0, where text is expected; {others}{more}",
@@ -179,7 +197,9 @@ def test_a_column_of_the_wrong_type_is_one_problem(count, tmp_path, monkeypatch)
 
 
 def test_other_problems_of_a_column_are_told_row_by_row(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"text": "a", "labels": value} for value in (["x", "x"], 3, ["y", "y"], 4)])
+    path = write(
+        tmp_path / "a.jsonl", [{"text": "a", "labels": value} for value in (["x", "x"], 3, ["y", "y"], 4)]
+    )
     assert [what.partition(": ")[2] for what in fails(path).splitlines()] == [
         "`labels` holds ['x', 'x'], with a label twice; write the names of the labels, not 0 and 1",
         f"`labels` holds 3, where a list of labels, or text such as a|b, is expected; also in {path}:4",
@@ -188,7 +208,9 @@ def test_other_problems_of_a_column_are_told_row_by_row(tmp_path):
 
 
 def test_an_id_follows_its_row(tmp_path):
-    rows = [{"text": f"text {n}", "label": "ab"[n % 2], "ticket": None if n == 3 else 100 + n} for n in range(20)]
+    rows = [
+        {"text": f"text {n}", "label": "ab"[n % 2], "ticket": None if n == 3 else 100 + n} for n in range(20)
+    ]
     path = write(tmp_path / "t.jsonl", rows)
     parts = {"train": str(path), "test": str(write(tmp_path / "u.jsonl", labelled("a")))}
     assert get(parts, columns={"id": "ticket"}).rows["test"].column_names == ["text", "label"]
@@ -216,13 +238,19 @@ def test_a_column_that_is_only_called_id_may_hold_anything(tmp_path):
         if isinstance(given, list | dict):
             assert "`id` holds" in fails(path, columns={"id": "id"})
     for first in (1, 1500):  # the first rows lack it: those of a block, or of more
-        rows = [{"text": f"text {n}", "label": "ab"[n % 2], **({"id": n} if n >= first else {})} for n in range(1510)]
+        rows = [
+            {"text": f"text {n}", "label": "ab"[n % 2], **({"id": n} if n >= first else {})}
+            for n in range(1510)
+        ]
         (tmp_path / "t.json").write_text(json.dumps(rows))
         for file in (write(tmp_path / "t.jsonl", rows), tmp_path / "t.json"):
             data = get({"test": str(file)}, splits=["test"])
             assert data.rows["test"]["id"][:] == [str(n) if n >= first else None for n in range(1510)]
             assert data.origins["test"][1509].endswith("1510, id 1509")
-    for column, value in (("text", "a text"), ("labels", ["a", "b"])):  # mapped to another column, it is no id
+    for column, value in (
+        ("text", "a text"),
+        ("labels", ["a", "b"]),
+    ):  # mapped to another column, it is no id
         rows = [{"text": "a text", "labels": ["a", "b"], "id": value}] * 3
         rows = [{name: own for name, own in row.items() if name != column} for row in rows]
         data = get(write(tmp_path / "t.jsonl", rows), columns={column: "id"})
@@ -237,7 +265,9 @@ def test_what_is_no_row_or_has_no_words_is_refused():
         ("text-ranking", "expected columns such as {'document': …, 'query': …}, found ('a', 'b')"),
     ):
         schema = get_task(task).schema
-        small.raises(DataError, re.escape(f"row 1: {expected}"), read_inputs, [("a", "b")], schema, schema.inputs, {})
+        small.raises(
+            DataError, re.escape(f"row 1: {expected}"), read_inputs, [("a", "b")], schema, schema.inputs, {}
+        )
     schema = get_task("token-classification").schema
     rows = [{"tokens": ["a"], "document": "1"}, {"tokens": ["a"], "document": None}]
     assert read_inputs(rows, schema, schema.inputs, {})["document"] == ["1", None]
@@ -252,7 +282,11 @@ def test_text_columns_are_joined_but_not_with_spans(tmp_path):
     assert data.rows["train"]["text"][:] == texts
     read = partial(read_inputs, schema=SCHEMA, inputs=SCHEMA.inputs, mapped={"text": ["subject", "body"]})
     absent = {"subject": None, "body": None}
-    rows = [{"subject": "Hello", "body": "How are you?"}, {**absent, "body": "only a body"}, {"text": "as it is"}]
+    rows = [
+        {"subject": "Hello", "body": "How are you?"},
+        {**absent, "body": "only a body"},
+        {"text": "as it is"},
+    ]
     assert read(rows) == {"text": [*texts[:2], "as it is"]}
     # body is not there: nothing is joined
     assert read([{"text": "as it is", "subject": "no part of it"}]) == {"text": ["as it is"]}
@@ -261,7 +295,9 @@ def test_text_columns_are_joined_but_not_with_spans(tmp_path):
     spans = [{"subject": "Hello", "body": "Bob is here", "spans": [{"start": 0, "end": 3, "label": "PER"}]}]
     task = get_task("token-classification")
     spec = {"source": str(write(tmp_path / "s.jsonl", spans)), "columns": {"text": ["subject", "body"]}}
-    with pytest.raises(DataError, match="`text` is joined from several columns, but the offsets of spans count in one"):
+    with pytest.raises(
+        DataError, match="`text` is joined from several columns, but the offsets of spans count in one"
+    ):
         load(DataSpec.model_validate(spec), task.schema)
 
 
@@ -286,14 +322,22 @@ BAD_VALUES = [  # a column, its values, and what the message says, with {} for t
         "{missing_labels: ignore}",
     ),
     ("label", [None, None], "2 of 2 rows of train have no `label`"),
-    ("label", [1, 3.8], "{}:2: `label` holds numbers such as 3.8\n    for regression map the column as the score"),
+    (
+        "label",
+        [1, 3.8],
+        "{}:2: `label` holds numbers such as 3.8\n    for regression map the column as the score",
+    ),
     ("label", ["1.0", "3.8"], "{}:2: `label` holds numbers such as '3.8'"),
     ("label", ["a|b", "a"], "{}:1: `label` holds several labels, 'a|b'; map the column as `labels`"),
     ("labels", [["a|b", "c"]], "{}:1: `labels` holds ['a|b', 'c']; a label cannot contain |"),
     ("label", ["a", ["b"]], "{}:2: `label` holds several labels"),
     ("label", ["a", {"b": 1}], "{}:2: `label` holds {'b': 1}, where a class"),
     ("labels", [["a"], None], "1 of 2 rows of train has no `labels`: {}:2"),
-    ("labels", ["a|b", "['a', 'b']"], "{}:2: `labels` holds a list written as text, \"['a', 'b']\"; write a|b"),
+    (
+        "labels",
+        ["a|b", "['a', 'b']"],
+        "{}:2: `labels` holds a list written as text, \"['a', 'b']\"; write a|b",
+    ),
     ("labels", ['["a"]'], "{}:1: `labels` holds a list written as text, '[\"a\"]'"),
     ("labels", ["[1, 0]", "[]"], "{}:1: `labels` holds a list written as text, '[1, 0]'"),
     ("labels", [["a"], 3], "{}:2: `labels` holds 3, where a list"),
@@ -366,7 +410,8 @@ def test_columns_are_checked_in_all_splits_before_rows_are_read(tmp_path):
     assert "fields" not in message
 
 
-# --- values ----------------------------------------------------------------------------------------------------------
+# --- values
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_label_names_have_one_order():
@@ -381,11 +426,14 @@ def test_label_names_have_one_order():
         assert label_names(values, names) == order
 
 
-# --- sources ---------------------------------------------------------------------------------------------------------
+# --- sources
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_split_names_can_be_mapped(tmp_path):
-    written(tmp_path, {f"{name}.jsonl": labelled("x", "y") for name in ("train", "dev_matched", "dev_mismatched")})
+    written(
+        tmp_path, {f"{name}.jsonl": labelled("x", "y") for name in ("train", "dev_matched", "dev_mismatched")}
+    )
     spec = DataSpec(source=str(tmp_path), splits={"validation": "dev_matched"})
     assert list(load(spec, SCHEMA).rows) == ["train", "validation"]
     spec = DataSpec(source=str(tmp_path), splits={"validation": "dev_mached"})
@@ -414,7 +462,8 @@ def test_what_is_neither_here_nor_on_the_hub():
     assert "nor a name that the Hub allows" in fails("what is this?")
 
 
-# --- the Hub ---------------------------------------------------------------------------------------------------------
+# --- the Hub
+# ---------------------------------------------------------------------------------------------------------
 
 
 def hub(monkeypatch, answer):
@@ -432,7 +481,9 @@ HUB = {"source": "some/data", "subset": "cola", "revision": "abc"}
 
 @pytest.fixture
 def named():
-    features = Features({"idx": Value("int64"), "sentence": Value("string"), "label": ClassLabel(names=["no", "go"])})
+    features = Features(
+        {"idx": Value("int64"), "sentence": Value("string"), "label": ClassLabel(names=["no", "go"])}
+    )
     rows = {"idx": [0, 1, 2, 3], "sentence": "a b c d".split(), "label": [1, 0, 1, 0]}
     train = Dataset.from_dict(rows, features=features)
     test = Dataset.from_dict({"idx": [0, 1], "sentence": ["x", "y"], "label": [-1, -1]}, features=features)
@@ -498,7 +549,9 @@ def test_a_saved_data_set_that_is_damaged(tmp_path, named):
     assert "names files outside the folder" in fails(tmp_path, columns={"text": "sentence"})
     for file, content in (("train/state.json", "{}"), ("train/state.json", "{"), ("dataset_dict.json", "{}")):
         (tmp_path / file).write_text(content)
-        assert f"{tmp_path}: not a data set as datasets saves it" in fails(tmp_path, columns={"text": "sentence"})
+        assert f"{tmp_path}: not a data set as datasets saves it" in fails(
+            tmp_path, columns={"text": "sentence"}
+        )
 
 
 def test_a_folder_as_on_the_hub_has_its_files_in_data(tmp_path):
@@ -517,7 +570,10 @@ def test_a_folder_as_on_the_hub_has_its_files_in_data(tmp_path):
 
 def test_hub_errors_are_told_in_one_message_without_secrets(monkeypatch):
     for error, part in (
-        (ConnectionError("Couldn't reach https://u:p@hf.co/x?sig=1 with hf_SECRET"), "the Hub cannot be reached"),
+        (
+            ConnectionError("Couldn't reach https://u:p@hf.co/x?sig=1 with hf_SECRET"),
+            "the Hub cannot be reached",
+        ),
         (RuntimeError("Dataset scripts are no longer supported, but found glue.py"), "refs/convert/parquet"),
         (FileNotFoundError("Dataset 'some/data' doesn't exist"), "nor a data set on the Hub"),
         (ValueError("No (supported) data files found"), "No (supported) data files found"),
@@ -531,7 +587,8 @@ def test_hub_errors_are_told_in_one_message_without_secrets(monkeypatch):
         assert not any(secret in message for secret in ("hf_SECRET", "sig=1", "u:p"))
 
 
-# --- hold-out, limit, unseen labels ----------------------------------------------------------------------------------
+# --- hold-out, limit, unseen labels
+# ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -570,13 +627,16 @@ def test_rows_with_the_same_text_are_held_out_together(seed, tmp_path):
     texts = [f"text {n}" for n in range(60)] + [f"Text  {n}" for n in range(20)] + ["", " ", "\u00a0"]
     rows = [{"text": text, "label": "ab"[n % 2]} for n, text in enumerate(texts)]
     data = get(write(tmp_path / "t.jsonl", rows), validation=0.3, seed=seed)
-    train, held = ({" ".join(text.casefold().split()) for text in part["text"]} for part in data.rows.values())
+    train, held = (
+        {" ".join(text.casefold().split()) for text in part["text"]} for part in data.rows.values()
+    )
     assert train & held <= {""}
     assert len(data.rows["validation"]) == round(0.3 * len(rows))
     assert not any("in train too" in finding.what for finding in check(data))
     pairs = [(text, f"like {text}") for text in texts[:40]]
     rows = [
-        {"text_a": a, "text_b": b, "score": n} for n, (a, b) in enumerate([*pairs, *(pair[::-1] for pair in pairs)])
+        {"text_a": a, "text_b": b, "score": n}
+        for n, (a, b) in enumerate([*pairs, *(pair[::-1] for pair in pairs)])
     ]
     kind = get_task("sentence-similarity")
     path = write(tmp_path / "pairs.jsonl", rows)
@@ -651,8 +711,12 @@ def test_a_text_that_one_split_lacks_does_not_tell_rows_apart(tmp_path):
 def test_groups_that_cannot_be_divided_are_said(tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "customer": "one"} for n in range(20)]
     path = write(tmp_path / "t.jsonl", rows)
-    assert "0.2 of 20 rows of train cannot be held out: each" in fails(path, validation=0.2, group_by="customer")
-    assert "no column `custmer`, which `data.group_by` names" in fails(path, validation=0.2, group_by="custmer")
+    assert "0.2 of 20 rows of train cannot be held out: each" in fails(
+        path, validation=0.2, group_by="customer"
+    )
+    assert "no column `custmer`, which `data.group_by` names" in fails(
+        path, validation=0.2, group_by="custmer"
+    )
     named = {"train": str(path), "test": str(write(tmp_path / "v.jsonl", labelled("a")))}
     assert len(get(named, group_by="customer").rows["test"]) == 1  # only train is divided
     new = write(tmp_path / "u.jsonl", [{**rows[0], "text": text} for text in ("new", "newer")])
@@ -703,7 +767,10 @@ def test_limit_is_seeded_by_split_and_keeps_the_order(skewed, tmp_path):
 def test_unseen_labels_stop_or_are_left_out(tmp_path):
     files = {"train": labelled("a", "b"), "dev": labelled("a", "c", "c"), "test": labelled("a", "d")}
     message = fails(written(tmp_path, {f"{split}.jsonl": rows for split, rows in files.items()}))
-    assert f"{tmp_path}/dev.jsonl:2: validation has 2 rows with the label 'c', which train does not have" in message
+    assert (
+        f"{tmp_path}/dev.jsonl:2: validation has 2 rows with the label 'c', which train does not have"
+        in message
+    )
     assert f"{tmp_path}/test.jsonl:2: test has 1 row with the label 'd'" in message
     assert message.endswith("(on the command line: 'data.unseen_labels=ignore')")
     assert "\n    correct these labels" in message  # a line of its own would be printed as a further error
@@ -729,7 +796,10 @@ def merged(source, labels=MERGED, **settings):
 
 def test_values_with_one_name_are_one_label(tmp_path):
     rows = labelled(*["pos", "neg"] * 10)
-    write(tmp_path / "train.jsonl", [*rows, {"text": "text 0", "label": "Pos"}, {"text": "text 1", "label": "Pos"}])
+    write(
+        tmp_path / "train.jsonl",
+        [*rows, {"text": "text 0", "label": "Pos"}, {"text": "text 1", "label": "Pos"}],
+    )
     write(tmp_path / "dev.jsonl", [{"text": "new", "label": "Pos"}, {"text": "newer", "label": "neg"}])
     train = f"{tmp_path}/train.jsonl"
     data, options = merged(tmp_path)
@@ -762,21 +832,29 @@ def test_swapped_values_are_read_once_and_two_of_one_name_count_once(tmp_path):
     assert "train: b 2 (66.7%), a 1 (33.3%)" in says(data, "note")
     settled = get_task("text-classification").infer_options(options, data.rows["train"], [])
     assert as_targets(data.rows["train"], "label", settled["labels"]).tolist() == [0, 0, 1]
-    rows = [{"text": "a", "labels": ["pos", "Pos"]}, {"text": "b", "labels": ["neg"]}, {"text": "c", "labels": []}]
+    rows = [
+        {"text": "a", "labels": ["pos", "Pos"]},
+        {"text": "b", "labels": ["neg"]},
+        {"text": "c", "labels": []},
+    ]
     data, _ = merged(write(tmp_path / "t.jsonl", rows))
     assert "train: pos 1 (33.3%), neg 1 (33.3%)" in says(data, "note")
 
 
 def test_the_hold_out_is_stratified_by_names(tmp_path):
     labels = [label for _ in range(20) for label in ("pos", "Pos", "neg")]
-    data, _ = merged(write(tmp_path / "t.jsonl", labelled(*labels, "once")), MERGED | {"once": "neg"}, validation=0.1)
+    data, _ = merged(
+        write(tmp_path / "t.jsonl", labelled(*labels, "once")), MERGED | {"once": "neg"}, validation=0.1
+    )
     held = Counter(MERGED.get(label, "neg") for label in data.rows["validation"]["label"])
     assert held == {"pos": 4, "neg": 2}
     rows = [*labelled(*["neg"] * 20), {"text": "x", "label": "Pos"}, {"text": "y", "label": "pos"}]
     held_out = {
         label
         for seed in range(20)
-        for label in merged(write(tmp_path / "u.jsonl", rows), validation=0.5, seed=seed)[0].rows["validation"]["label"]
+        for label in merged(write(tmp_path / "u.jsonl", rows), validation=0.5, seed=seed)[0].rows[
+            "validation"
+        ]["label"]
     }
     assert held_out == {"neg", "pos", "Pos"}
 
@@ -806,7 +884,8 @@ def sampled(path, schema, **settings):
     return [each.fix for each in found if "rows are sampled individually" in each.what]
 
 
-# --- fingerprints and checks -----------------------------------------------------------------------------------------
+# --- fingerprints and checks
+# -----------------------------------------------------------------------------------------
 
 
 def test_the_fingerprint_knows_every_value_and_the_order(tmp_path):
@@ -814,8 +893,16 @@ def test_the_fingerprint_knows_every_value_and_the_order(tmp_path):
     path = tmp_path / "t.jsonl"
     first = get(write(path, rows)).fingerprints["train"]
     assert first == "22e52a889a63914d69dbb3ee1042575bdc0a9bba53f61eb12ab938e569cc0c81"
-    assert get(write(tmp_path / "u.csv", "label,text\na,text 0\nb,text 1\na,text 2\n")).fingerprints["train"] == first
-    changed = [[*rows[1:], rows[0]], rows[:2], labelled("a", "b", "b"), [*rows[:2], {"text": "text 2 ", "label": "a"}]]
+    assert (
+        get(write(tmp_path / "u.csv", "label,text\na,text 0\nb,text 1\na,text 2\n")).fingerprints["train"]
+        == first
+    )
+    changed = [
+        [*rows[1:], rows[0]],
+        rows[:2],
+        labelled("a", "b", "b"),
+        [*rows[:2], {"text": "text 2 ", "label": "a"}],
+    ]
     prints = {get(write(path, other)).fingerprints["train"] for other in changed}
     assert len(prints | {first}) == 5
     two = get(write(path, [{"text_a": "x", "text_b": "yz", "label": "a"}]))
@@ -865,7 +952,10 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
         f"test: 1 of 2 rows (50.0%) is in train too; e.g. {test}:1 is {train}:4",
     ]
     assert all(finding.fix for finding in check(data) if finding.level != "note")
-    assert says(data, "note")[:2] == ["train: 24 rows", "train: a 12 (50.0%), b 10 (41.7%), Ab 1 (4.2%), ab  1 (4.2%)"]
+    assert says(data, "note")[:2] == [
+        "train: 24 rows",
+        "train: a 12 (50.0%), b 10 (41.7%), Ab 1 (4.2%), ab  1 (4.2%)",
+    ]
     assert not says(data, "fail")
 
 
@@ -874,7 +964,10 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     [
         (("négatif", "ne\u0301gatif"), r"'ne\u0301gatif' = 'n\xe9gatif'"),
         (("ｇｏｏｄ", "good", "bad"), r"'good' = '\uff47\uff4f\uff4f\uff44'"),
-        (("می\u200cشود", "میشود"), r"'\u0645\u06cc\u0634\u0648\u062f' = '\u0645\u06cc\u200c\u0634\u0648\u062f'"),
+        (
+            ("می\u200cشود", "میشود"),
+            r"'\u0645\u06cc\u0634\u0648\u062f' = '\u0645\u06cc\u200c\u0634\u0648\u062f'",
+        ),
         (("Ärger", "ärger"), "'Ärger' = 'ärger'"),
         (("情感，服务", "情感，价格"), "'情感，服务' look like several labels"),
         (("情感，服务", "情感、价格"), "'情感、价格' look like several labels"),
@@ -899,7 +992,9 @@ COPIES = {  # of "the café file is 1 mm", as a tokenizer reads it, or not
 
 
 def test_copies_that_a_tokenizer_reads_alike_are_in_train_too(tmp_path):
-    write(tmp_path / "train.jsonl", [*labelled("a", "b"), {"text": "the caf\u00e9 file is 1 mm", "label": "a"}])
+    write(
+        tmp_path / "train.jsonl", [*labelled("a", "b"), {"text": "the caf\u00e9 file is 1 mm", "label": "a"}]
+    )
     where = f"{tmp_path}/test.jsonl:2 is {tmp_path}/train.jsonl:3"
     for text, copy in COPIES.items():
         write(tmp_path / "test.jsonl", [{"text": "other", "label": "b"}, {"text": text, "label": "a"}])
@@ -926,14 +1021,15 @@ GRADED = [{"text_a": "one", "text_b": "two", "score": 1}, {"text_a": "x", "text_
 MIRRORED = [{"text_a": "Two", "text_b": "one ", "score": 3}]
 SINGERS = [{"tokens": [word, "sings"], "tags": ["B-PER", "O"]} for word in ("Ada", "Bob")]
 TWICE = [{"text": f"text {n % 40}", "label": "ab"[n % 2]} for n in range(80)]
-FOUND = [  # task, the rows of each split, level and what of its findings: those that contain the part; settings
+# task, the rows of each split, level and what of its findings: those that contain the part; settings
+FOUND = [
     *(("text-classification", {"train": labelled(*labels)}, "warn", "look like several", found)
       for labels, found in (
         (["Billing", "urgent", "Billing, urgent"], [SEVERAL.format("Billing, urgent")]),
         (["a; b", "b; c"], [SEVERAL.format("a; b")]),
         (["Paris, France", "Oslo, Norway"], []))),
     ("text-classification", {"train": PAIRS}, "severe", "repeat", [
-        "train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:4 and {0}/train.jsonl:3"]),
+        ("train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:4 and " "{0}/train.jsonl:3")]),
     ("text-classification", {"train": TWICE}, "warn", "repeat", [
         "train and validation: 40 rows repeat an earlier row; e.g. "], {"validation": 0.3}),
     ("sentence-similarity", {"train": LIKE, "validation": [{"anchor": "text 1", "positive": "like 1"},
@@ -942,10 +1038,10 @@ FOUND = [  # task, the rows of each split, level and what of its findings: those
     ("sentence-similarity", {"train": GRADED, "validation": MIRRORED}, "severe", "", [
         "validation: 1 of 1 row (100.0%) is in train too; e.g. {0}/validation.jsonl:1 is {0}/train.jsonl:1"]),
     ("sentence-similarity", {"train": [*GRADED, *MIRRORED]}, "severe", "", [
-        "train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:3 and {0}/train.jsonl:1"]),
+        ("train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:3 and " "{0}/train.jsonl:1")]),
     *(("sentence-similarity", {"train": [*LIKE, {"anchor": "like 1", "positive": "Text 1", "negative": "not"}]},
        level, "repeats", [what] * (level == "warn"))
-      for level, what in (("severe", ""), ("warn", "train: 1 row repeats an earlier row; e.g. {0}/train.jsonl:4 and"))),
+      for level, what in (("severe", ""), ("warn", ("train: 1 row repeats an earlier row; e.g. " "{0}/train.jsonl:4 and")))),
     ("text-classification", {"train": PAIRS, "validation": [{"text_a": "c", "text_b": "ab", "label": "x"}]},
      "severe", "in train too", []),
     ("token-classification", {"train": SINGERS}, "fail", "", []),
@@ -963,12 +1059,20 @@ FOUND = [  # task, the rows of each split, level and what of its findings: those
 def test_what_a_check_finds(tmp_path, subtests):
     for number, (task, splits, level, part, expected, *settings) in enumerate(FOUND):
         with subtests.test(f"{number}: {expected}"):
-            folder = written(tmp_path / str(number), {f"{split}.jsonl": rows for split, rows in splits.items()})
+            folder = written(
+                tmp_path / str(number), {f"{split}.jsonl": rows for split, rows in splits.items()}
+            )
             kind = get_task(task)
             spec = DataSpec(source=str(folder), **dict(*settings))
-            found = [what for what in says(small.read_data(spec, kind, kind.Options(name=task)), level) if part in what]
+            found = [
+                what
+                for what in says(small.read_data(spec, kind, kind.Options(name=task)), level)
+                if part in what
+            ]
             assert len(found) == len(expected)
-            assert all(what.startswith(start.format(folder)) for what, start in zip(found, expected, strict=True))
+            assert all(
+                what.startswith(start.format(folder)) for what, start in zip(found, expected, strict=True)
+            )
 
 
 @pytest.mark.parametrize(
@@ -978,7 +1082,11 @@ def test_what_a_check_finds(tmp_path, subtests):
         ("token-classification", {"tokens": ["1"], "text": "1", "document": "d"}, ["text"]),
         ("question-answering", {"id": "q", "context": "2", "question": "1"}, ["question", "context"]),
         ("sentence-similarity", {"negative": "3", "positive": "2", "anchor": "1"}, ["anchor", "positive"]),
-        ("retrieval", {"query_id": "q", "query": "", "negative": "3", "document": "2"}, ["query", "document"]),
+        (
+            "retrieval",
+            {"query_id": "q", "query": "", "negative": "3", "document": "2"},
+            ["query", "document"],
+        ),
         ("text-ranking", {"document": "2", "query": "1", "text": "t"}, ["query", "document"]),
         ("text2text-generation", {"target": "2", "text": "1"}, ["text"]),
     ],
@@ -988,7 +1096,11 @@ def test_the_texts_of_a_row_that_are_shown(task, row, shown):
 
 
 def test_the_columns_of_a_new_task_are_shown_unless_they_say_otherwise():
-    columns = {"title": Column("text", "a"), "words": Column("words", "b"), "key": Column("text", "c", shown=False)}
+    columns = {
+        "title": Column("text", "a"),
+        "words": Column("words", "b"),
+        "key": Column("text", "c", shown=False),
+    }
     schema = Schema({**columns, "size": Column("number", "d")}, [frozenset({"title"})])
     assert schema.shown({"key": "x", "words": ["a", "b"], "title": "t", "size": 2.0}) == {"title": "t"}
     assert schema.shown({"words": ["a", "b"], "title": None}) == {"text": "a b"}

@@ -45,7 +45,9 @@ def read(tmp_path, name, content, **settings):
 
 
 def fails(tmp_path, name, content, **settings):
-    return message_of(DataError, read, tmp_path, name, content, **settings).replace(str(tmp_path / name), name)
+    return message_of(DataError, read, tmp_path, name, content, **settings).replace(
+        str(tmp_path / name), name
+    )
 
 
 AB = [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
@@ -134,7 +136,7 @@ CP1252 = "'data.encoding=cp1252'"
 SEMICOLON = "'data.delimiter=\";\"'"
 SAD = [  # what is wrong, file name, content, what the message says; layout
     ("bad byte", "t.csv", b"text\na\ncaf\xe9", ["t.csv:3: byte 0xE9 at column 4 is not", "'café'", CP1252]),
-    ("bad bytes", "t.csv", b"a\n\xe9\n\xe9\n\xe9", ["t.csv:3: byte 0xE9 at column 1 is not UTF-8\nt.csv:4: byte"]),
+    ("bad bytes", "t.csv", b"a\n\xe9\n\xe9\n\xe9", [("t.csv:3: byte 0xE9 at column 1 is not " "UTF-8\nt.csv:4: " "byte")]),
     ("not cp1252", "t.csv", "a\nÁ\n".encode(), ["not CP1252", "reads 'Á'", "encoding=utf-8'"], {"encoding": "cp1252"}),
     ("UTF-8 as ASCII", "t.csv", "a\né\n".encode(), ["reads 'é'", "'data.encoding=utf-8'"], {"encoding": "ascii"}),
     ("of no encoding", "t.csv", b"a\n\x81\n", ["t.csv:2: byte 0x81", "name its encoding, e.g."]),
@@ -189,7 +191,7 @@ SAD = [  # what is wrong, file name, content, what the message says; layout
     ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', ["t.json:2: not JSON", "format: jsonl"]),
     ("bad byte in json", "t.json", b'[\n"caf\xe9"]', ["t.json:2: byte 0xE9 at column 5"]),
     ("json item", "t.json", '[{"a": 1}, 2]', ["t.json, row 2: 2, where an object"]),
-    ("json of a frame", "t.json", '{"text": {"0": "a"}, "label": {"0": "x"}}', ['orient="records", lines=True)']),
+    ("json of a frame", "t.json", '{"text": {"0": "a"}, "label": {"0": "x"}}', [('orient="records", ' 'lines=True)')]),
     ("json without a list", "t.json", '{"a": 1}', ["expected a list of objects"]),
     ("json with two lists", "t.json", '{"a": [], "b": []}', ["expected a list of objects"]),
     ("not parquet", "t.parquet", "PAR1 or so", ["cannot be read as parquet"]),
@@ -211,9 +213,16 @@ def test_an_encoding_is_named_if_it_decodes_all_that_follows(more, named, tmp_pa
 @pytest.mark.parametrize("suffix", PAGES)
 def test_every_format_is_read_in_every_encoding(suffix, tmp_path):
     wide = {f"utf-16{order}": "Ċ 这 ё" for order in ("", "-le", "-be")}
-    for encoding, text in {**SCRIPTS, **wide, "shift_jis": SCRIPTS["cp932"], "euc-kr": SCRIPTS["cp949"]}.items():
+    for encoding, text in {
+        **SCRIPTS,
+        **wide,
+        "shift_jis": SCRIPTS["cp932"],
+        "euc-kr": SCRIPTS["cp949"],
+    }.items():
         text = text.replace(" ", "_")
-        ((_, row),) = read(tmp_path, f"t.{suffix}", PAGES[suffix].format(text).encode(encoding), encoding=encoding)
+        ((_, row),) = read(
+            tmp_path, f"t.{suffix}", PAGES[suffix].format(text).encode(encoding), encoding=encoding
+        )
         assert row[next(iter(row))] == ([text] if suffix == "conll" else text)
 
 
@@ -228,9 +237,13 @@ def test_a_cut_archive_is_an_error_and_not_fewer_rows(tmp_path, suffix, pack):
 def test_many_lines_that_look_like_rows_are_severe_whatever_they_hold(lines, found, size, tmp_path):
     problems = Problems("t.csv")
     path = tmp_path / "t.csv"
-    path.write_text(swallowed(lines, ",", [f"{n:0{size}}" for n in range(100)]).replace("film", "film" * size))
+    path.write_text(
+        swallowed(lines, ",", [f"{n:0{size}}" for n in range(100)]).replace("film", "film" * size)
+    )
     assert len(list(read_rows(path, spec(), problems))) == 9
-    what = f"t.csv:4: a quote that opens in this row closes {lines} lines later, and each line looks like a row"
+    what = (
+        f"t.csv:4: a quote that opens in this row closes {lines} lines later, and each line looks like a row"
+    )
     assert [(finding.level, finding.what) for finding in problems.findings] == [("severe", what)] * found
 
 
@@ -256,7 +269,9 @@ def test_a_long_quoted_text_is_read_and_an_endless_line_is_not(tmp_path):
     long = "word " * 100_000
     assert read(tmp_path, "t.csv", f'a,b\n"{long}",y\n') == [(2, {"a": long, "b": "y"})]
     assert "t.jsonl:1: the line is longer than" in fails(tmp_path, "t.jsonl", "x" * (MAX_LINE + 1))
-    ((_, row),) = read(tmp_path, "t.jsonl", '{"a": "' + "x" * (MAX_LINE - 9) + '"}')  # exactly the longest line
+    ((_, row),) = read(
+        tmp_path, "t.jsonl", '{"a": "' + "x" * (MAX_LINE - 9) + '"}'
+    )  # exactly the longest line
     assert len(row["a"]) == MAX_LINE - 9
 
 
@@ -272,7 +287,9 @@ def test_what_is_held_whole_has_a_limit(name, tmp_path, monkeypatch):
     assert caught.value.problems[0].fix
 
 
-@pytest.mark.parametrize(("name", "before", "after"), [("t.csv", "text\n", "\n"), ("t.json", '[{"text": "', '"}]')])
+@pytest.mark.parametrize(
+    ("name", "before", "after"), [("t.csv", "text\n", "\n"), ("t.json", '[{"text": "', '"}]')]
+)
 @pytest.mark.parametrize(
     ("text", "written", "encoding", "noticed"),
     [
@@ -283,7 +300,9 @@ def test_what_is_held_whole_has_a_limit(name, tmp_path, monkeypatch):
         ("plain", "utf-8", "cp1252", False),
     ],
 )
-def test_utf8_read_in_another_encoding_is_noticed(name, before, after, text, written, encoding, noticed, tmp_path):
+def test_utf8_read_in_another_encoding_is_noticed(
+    name, before, after, text, written, encoding, noticed, tmp_path
+):
     path = tmp_path / name
     problems = Problems(name)
     path.write_bytes(f"{before}{text}{after}".encode(written))
@@ -425,7 +444,8 @@ def test_any_bytes(tmp_path, name, content, extra, mark, encoding):
 
 @given(
     rows=st.lists(
-        st.fixed_dictionaries({}, optional=dict.fromkeys(("text", "label", "labels", "score"), some_json)), max_size=5
+        st.fixed_dictionaries({}, optional=dict.fromkeys(("text", "label", "labels", "score"), some_json)),
+        max_size=5,
     ),
     validation=st.none() | st.floats(0.01, 0.99),
 )
@@ -531,7 +551,10 @@ CONLL_ERRORS = [
 
 
 def test_says_what_is_wrong_and_a_fix_where_it_helps(tmp_path, subtests):
-    for what, name, content, parts, *layout in [*SAD, *((what, "t.conll", *rest) for what, *rest in CONLL_ERRORS)]:
+    for what, name, content, parts, *layout in [
+        *SAD,
+        *((what, "t.conll", *rest) for what, *rest in CONLL_ERRORS),
+    ]:
         with subtests.test(what):
             message = fails(tmp_path, name, content, **dict(*layout))
             assert all(part in message for part in parts), message
@@ -564,7 +587,8 @@ field = st.text(st.characters(exclude_categories="Cs Cc Zs Zl Zp".split()), min_
 
 @given(
     documents=st.lists(
-        st.lists(st.lists(st.tuples(field, field), min_size=1, max_size=4), min_size=1, max_size=3), max_size=3
+        st.lists(st.lists(st.tuples(field, field), min_size=1, max_size=4), min_size=1, max_size=3),
+        max_size=3,
     ).filter(bool),
     delimiter=st.sampled_from(["\t", " ", "  ", " \t"]),
     end=st.sampled_from(["\n", "\r\n"]),
@@ -604,7 +628,9 @@ def pairs(data, split):
 
 
 def refused(source, **settings):
-    return message_of(DataError, read_parallel, str(source) if isinstance(source, Path) else source, **settings)
+    return message_of(
+        DataError, read_parallel, str(source) if isinstance(source, Path) else source, **settings
+    )
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
@@ -691,7 +717,8 @@ def packages(tmp_path, monkeypatch):
         modules = {name: "no_module" if name == "lost" else "pipes_reader" for name in points}
         readers = {name: f"{modules[name]}:{value}" for name, value in points.items()}
         install(
-            tmp_path, {"project": {"name": package, "version": "1.0", "entry-points": {"bertkit.readers": readers}}}
+            tmp_path,
+            {"project": {"name": package, "version": "1.0", "entry-points": {"bertkit.readers": readers}}},
         )
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -706,22 +733,32 @@ def test_files_of_another_packages_format(packages, suffix, pack):
     expected = f"t.pipes{suffix}:2: no |\n    write LABEL|TEXT\nt.pipes{suffix}:3: no |"
     assert expected in fails(packages, f"t.pipes{suffix}", pack(b"x|a\nb\nc\n"))
     (packages / f"t.side{suffix}").write_bytes(pack("ß".encode("cp1252")))
-    assert read(packages, "t.pipes", "x|a\n", sheet="x", encoding="cp1252") == [(1, {"text": "aß", "label": "x"})]
+    assert read(packages, "t.pipes", "x|a\n", sheet="x", encoding="cp1252") == [
+        (1, {"text": "aß", "label": "x"})
+    ]
     assert f"t.side{suffix}:1: byte 0xDF" in fails(packages, "t.pipes", "x|a\n", sheet="x")
     (packages / f"t.side{suffix}").unlink()
     assert "t.side: cannot be read: No such file" in fails(packages, "t.pipes", "x|a\n", sheet="x")
     for name, content in (("train", b"|a\nx|b\n"), ("dev", b"x|a\n")):  # the first row has no label
         (packages / f"{name}.pipes{suffix}").write_bytes(pack(content))
         (packages / f"{name}.txt").write_text("goes with it")
-    files = {"train": str(packages / f"train.pipes{suffix}"), "validation": [str(packages / f"dev.pipes{suffix}")]}
+    files = {
+        "train": str(packages / f"train.pipes{suffix}"),
+        "validation": [str(packages / f"dev.pipes{suffix}")],
+    }
     for source in (str(packages), files):
         data = load(DataSpec(source=source, missing_labels="ignore"), SCHEMA)
-        assert {split: rows["text"][:] for split, rows in data.rows.items()} == {"train": ["b"], "validation": ["a"]}
+        assert {split: rows["text"][:] for split, rows in data.rows.items()} == {
+            "train": ["b"],
+            "validation": ["a"],
+        }
 
 
 def test_a_reader_that_cannot_be_used_says_why_and_harms_no_other(packages):
     for name, what in {
-        "lost": "the reader 'lost' of two 1.0 cannot be used: ModuleNotFoundError: No module named 'no_module'",
+        "lost": (
+            "the reader 'lost' of two 1.0 cannot be used: ModuleNotFoundError: No module named 'no_module'"
+        ),
         "gone": "the reader 'gone' of one 1.0 cannot be used: AttributeError: module 'pipes_reader' has"
         " no attribute 'NONE'",
         "greedy": "the reader 'greedy' of toy 1.0 cannot be used: bertkit reads .csv itself",
@@ -736,7 +773,9 @@ def test_a_reader_that_cannot_be_used_says_why_and_harms_no_other(packages):
         where = str(packages / "t.mine")
         raises(RecipeError, what, parse_data_spec, {"source": where}, [f"data.format={name}"])
     message = fails(packages, "t.mine", "x|a")
-    assert ".conllu, .txt, .bars, .pipes, .bars, each also with .gz or .xz; the reader 'function' of" in message
+    assert (
+        ".conllu, .txt, .bars, .pipes, .bars, each also with .gz or .xz; the reader 'function' of" in message
+    )
     assert "; the reader 'lost' of two 1.0 cannot be used: Module" in message
     assert "several formats have this suffix: bars, pipes\n    set  data: {format: bars}" in fails(
         packages, "t.bars", "x"

@@ -58,7 +58,9 @@ def test_the_least_probability_is_the_gold_label_at_its_place(gold, asked):
     place = math.ceil((len(gold) + 1) * Fraction(asked))
     if place <= len(gold):
         at_place = sorted(gold, reverse=True)[place - 1]
-        assert inclusion_threshold(conformal(gold), float(asked)) == pytest.approx(at_place * (1 - ROUNDING), rel=1e-12)
+        assert inclusion_threshold(conformal(gold), float(asked)) == pytest.approx(
+            at_place * (1 - ROUNDING), rel=1e-12
+        )
     else:
         with pytest.raises(UserError):
             inclusion_threshold(conformal(gold), float(asked))
@@ -115,13 +117,18 @@ def test_measured_coverage_is_in_results_report_and_card(learned, predictor):
     for each in found:
         least = inclusion_threshold(predictor.task.options.conformal, each["coverage"])
         sets = [[name for name, p in row["answer"]["scores"].items() if p >= least] for row in rows]
-        assert each["measured"] == np.mean([row["label"] in labels for row, labels in zip(rows, sets, strict=True)])
+        assert each["measured"] == np.mean(
+            [row["label"] in labels for row, labels in zip(rows, sets, strict=True)]
+        )
         assert each["mean_size"] == np.mean([len(labels) for labels in sets])
         assert each["single"] == np.mean([len(labels) == 1 for labels in sets])
     card = (learned.model / "README.md").read_text()
     lines = [re.split("  +", line.strip()) for line in card.splitlines() if line.startswith(("0.8", "0.9"))]
     for each, line in zip(found, lines, strict=True):
-        assert line == [f"{each['coverage']:g}", *(f"{each[name]:.4f}" for name in ("measured", "mean_size", "single"))]
+        assert line == [
+            f"{each['coverage']:g}",
+            *(f"{each[name]:.4f}" for name in ("measured", "mean_size", "single")),
+        ]
     assert "measured on test" in (learned.folder / "report.html").read_text()
 
 
@@ -129,13 +136,19 @@ def test_intervals_of_numbers(tiny_encoder, tmp_path):
     case = BY_ID["regression"]
     predictor = finished(case, tiny_encoder, tmp_path / "regression").load()
     rows = [dict(row) for row in case.rows()]
-    residuals = sorted(abs(answer["score"] - row["score"]) for answer, row in zip(predictor(rows), rows, strict=True))
-    for answer in predictor.with_decisions(coverage=0.8)(rows):  # of 8 residuals, the one at rank ceil(9 * 0.8)
+    residuals = sorted(
+        abs(answer["score"] - row["score"]) for answer, row in zip(predictor(rows), rows, strict=True)
+    )
+    for answer in predictor.with_decisions(coverage=0.8)(
+        rows
+    ):  # of 8 residuals, the one at rank ceil(9 * 0.8)
         expected = [answer["score"] + side * residuals[7] for side in (-1, 1)]
         assert answer["interval"] == pytest.approx(expected, rel=1e-4)
     assert answer_line({"score": 0.5, "interval": [0.25, 0.75]}, "a text") == "0.500 [0.250, 0.750]  a text"
     found = bertkit.evaluate(tmp_path / "regression", case.rows())["coverage"]
-    assert found == [{"coverage": 0.8, "measured": 1.0, "mean_width": pytest.approx(2 * residuals[7], rel=1e-4)}]
+    assert found == [
+        {"coverage": 0.8, "measured": 1.0, "mean_width": pytest.approx(2 * residuals[7], rel=1e-4)}
+    ]
 
 
 def test_a_threshold_of_single_labels_and_the_best_scores(predictor, tiny_encoder, tmp_path):
@@ -143,7 +156,9 @@ def test_a_threshold_of_single_labels_and_the_best_scores(predictor, tiny_encode
     limit = sorted(answer["score"] for answer in plain)[len(plain) // 2]
     for answer, before in zip(predictor.with_decisions(threshold=limit)(texts()), plain, strict=True):
         assert answer == before | {"label": before["label"] if before["score"] >= limit else None}
-    assert [answer["label"] for answer in predictor.with_decisions(threshold=0)(texts())] == [a["label"] for a in plain]
+    assert [answer["label"] for answer in predictor.with_decisions(threshold=0)(texts())] == [
+        a["label"] for a in plain
+    ]
     assert answer_line({"label": None, "score": 0.5}, "a text") == "unsure  0.500  a text"
     assert answer_line({"label": None, "score": 0.5, "set": ["a", "b"]}) == "unsure: a or b  0.500"
     assert answer_line({"label": None, "score": 0.5, "set": []}) == "unsure: empty set  0.500"
@@ -246,7 +261,9 @@ def test_on_the_command_line(learned, capsys, tmp_path):
     rows = list(csv.DictReader(output.read_text().splitlines()))
     sets = [row["answer.set"].split("|") if row["answer.set"] else [] for row in rows]
     assert [row["answer.label"] for row in rows] == [labels[0] if len(labels) == 1 else "" for labels in sets]
-    told = small.said(capsys, "predict", learned.folder, "--threshold", 1, "--top-k", 1, "--json", "the cat was good")
+    told = small.said(
+        capsys, "predict", learned.folder, "--threshold", 1, "--top-k", 1, "--json", "the cat was good"
+    )
     answer = json.loads(told)["answer"]
     assert answer["label"] is None
     assert len(answer["scores"]) == 1

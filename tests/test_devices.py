@@ -50,8 +50,9 @@ def repeatable(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
-# --- attention: a wrong fast path fails silently. A small BERT with random weights reads the same texts by every path:
-# each alone, all of them padded in one batch, and backwards. The reference is `eager`, on the CPU, in fp32, each alone.
+# --- attention: a wrong fast path fails silently. A small BERT with random weights reads the same texts by
+# every path: each alone, all of them padded in one batch, and backwards. The reference is `eager`, on the
+# CPU, in fp32, each alone.
 
 SIZES = (40, 1, 17, 3, 64)  # tokens of the texts
 EXACT = 1e-5  # sums of fp32, in another order
@@ -68,7 +69,9 @@ class Way(NamedTuple):
 
 
 def disagreements(device):
-    """The difference of each way of this device, and of what it computes, that is too far from the reference."""
+    """The difference of each way of this device, and of what it computes, that is too far from the
+    reference.
+    """
     reference = Way("eager", CPU, bf16=False)
     found = {}
     for way, run in product(ways(device), (texts_alone, texts_in_a_batch, gradients)):
@@ -86,7 +89,10 @@ def ways(device):
     precisions = (False, True) if device.type in ("cpu", "cuda") else (False,)
     available = [Way(name, device, bf16) for bf16 in precisions for name in names]
     if device.type == "cuda":  # these have no fp32
-        flash = {"flash_attention_2": is_flash_attn_2_available, "flash_attention_3": is_flash_attn_3_available}
+        flash = {
+            "flash_attention_2": is_flash_attn_2_available,
+            "flash_attention_3": is_flash_attn_3_available,
+        }
         available += [Way(name, device, bf16=True) for name, installed in flash.items() if installed()]
     return available
 
@@ -110,7 +116,9 @@ def gradients(way):
     states = torch.cat(_states(way, model, _texts()))
     generator = torch.Generator().manual_seed(1)
     loss = (states.float() * torch.randn(states.shape, generator=generator).to(way.device)).sum()
-    return [torch.cat([g.float().cpu().flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])]
+    return [
+        torch.cat([g.float().cpu().flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+    ]
 
 
 def _texts():
@@ -119,7 +127,9 @@ def _texts():
 
 
 def _model(way):
-    """The same small model each time; weights large enough for attention that prefers some tokens to others."""
+    """The same small model each time; weights large enough for attention that prefers some tokens to
+    others.
+    """
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
     sizes |= {"vocab_size": 100, "max_position_embeddings": max(SIZES)}
@@ -137,7 +147,9 @@ def _states(way, model, texts):
     mask = (ids > 0).long() if len(texts) > 1 else None
     step = FasterStep() if way.name == STEP else contextlib.nullcontext()
     with step, torch.autocast(way.device.type, torch.bfloat16, enabled=way.bf16), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # flash attention warns that the weights are fp32; autocast handles that
+        warnings.simplefilter(
+            "ignore"
+        )  # flash attention warns that the weights are fp32; autocast handles that
         states = model(input_ids=ids, attention_mask=mask).last_hidden_state
     return [states[row, : len(text)] for row, text in enumerate(texts)]
 
@@ -193,7 +205,9 @@ def test_the_crf_is_the_same(scale, device, monkeypatch):
 
 
 class LastStep(FirstStep):
-    """Keeps the gradients of the last step: the first ones of fp16 overflow until its scale is small enough."""
+    """Keeps the gradients of the last step: the first ones of fp16 overflow until its scale is small
+    enough.
+    """
 
     def on_pre_optimizer_step(self, *given, **more):
         self.gradients = {}
@@ -201,7 +215,9 @@ class LastStep(FirstStep):
 
 
 def step_gradients(case, folder, out, device, **precision):
-    """All gradients of a step over all rows, end to end; with a learning rate of 0 every step has the same."""
+    """All gradients of a step over all rows, end to end; with a learning rate of 0 every step has
+    the same.
+    """
     args = arguments(out, 8, 1, max_steps=8, learning_rate=0.0, use_cpu=device == CPU, **precision)
     made(case, folder, args, callbacks=[step := LastStep()]).train()
     return torch.cat([gradient.flatten().double().cpu() for gradient in step.gradients.values()])
@@ -285,7 +301,9 @@ def no_waiting(device):
 
 
 def test_results_are_copied_once_all_batches_are_running(device, tiny_encoder, monkeypatch):
-    """Of a CRF, whose best paths are found on the CPU. Results of a CPU need no copy, and are used one by one."""
+    """Of a CRF, whose best paths are found on the CPU. Results of a CPU need no copy, and are used one by
+    one.
+    """
     case = Case("even", BY_ID["ner-crf"].options, {"tokens": TOKENS[:1] * 8, "tags": TAGS[:1] * 8})
     task = case.task(tiny_encoder)
     done = []

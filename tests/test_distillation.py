@@ -1,4 +1,6 @@
-"""Distillation: losses against definitions, each task, the cache, the student's layers, and the whole program."""
+"""Distillation: losses against definitions, each task, the cache, the student's layers, and the whole
+program.
+"""
 
 import dataclasses
 import itertools
@@ -75,7 +77,10 @@ def batch_of(task, features):
 def test_kl_is_what_torch_and_the_paper_say_and_binary_that_of_two_classes_with_the_teachers_entropy():
     student, teacher = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).unbind(0)
     # Both tolerances are 9 times fp32's rounding of a sum over the classes.
-    loss = torch.nn.KLDivLoss(reduction="none")((student / 3).log_softmax(1), (teacher / 3).softmax(1)).sum(1) * 9
+    loss = (
+        torch.nn.KLDivLoss(reduction="none")((student / 3).log_softmax(1), (teacher / 3).softmax(1)).sum(1)
+        * 9
+    )
     assert torch.allclose(losses.kl(student, teacher, 3.0), loss, atol=1e-5)
     p = (teacher / 3).softmax(1)
     q = (student / 3).softmax(1)
@@ -106,7 +111,9 @@ def marginals_of_the_loss(emissions, mask, chain):
 def test_marginals_and_their_gradients_are_those_of_all_paths(words, tags, seed):
     torch.manual_seed(seed)
     emissions = torch.randn(1, words, tags, dtype=torch.float64, requires_grad=True)
-    parts = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((tags, tags), (tags,), (tags,))]
+    parts = [
+        torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((tags, tags), (tags,), (tags,))
+    ]
     chain = crf.Chain(*parts)
     mask = torch.ones(1, words, dtype=torch.bool)
     ours = losses.log_marginals(emissions, mask, chain).exp()[0]
@@ -246,7 +253,9 @@ def test_what_is_kept_is_what_the_teacher_says(tiny_encoder, tmp_path):
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     features = task.features(case.rows())
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "teacher").eval()
-    for feature, soft in zip(features, distillation.with_soft_targets(features, teacher)["soft"], strict=True):
+    for feature, soft in zip(
+        features, distillation.with_soft_targets(features, teacher)["soft"], strict=True
+    ):
         inputs = {name: torch.tensor([feature[name]]) for name in ("input_ids", "token_type_ids")}
         assert soft == pytest.approx(plain(**inputs).logits[0].tolist(), abs=1e-5)
 
@@ -347,10 +356,16 @@ def test_a_shorter_student_starts_from_the_teachers_weights(tmp_path):
 def test_layers_that_are_not_there_or_not_alike_are_refused(tiny_encoder, tmp_path):
     model = BY_ID["single-label"].task(tiny_encoder).model(encoder(tiny_encoder))
     small.raises(
-        ModelError, r"distillation.student.layers: 3 layers to keep, but the encoder has 2", keep_layers, model, 3
+        ModelError,
+        r"distillation.student.layers: 3 layers to keep, but the encoder has 2",
+        keep_layers,
+        model,
+        3,
     )
     for kind in ("albert", "modernbert"):  # whose layers share their weights, or are not all alike
-        other = AutoModel.from_pretrained(small.of_family(kind, tiny_encoder, tmp_path / kind, num_hidden_layers=4))
+        other = AutoModel.from_pretrained(
+            small.of_family(kind, tiny_encoder, tmp_path / kind, num_hidden_layers=4)
+        )
         small.raises(ModelError, r"the layers of a .* are of several kinds", keep_layers, other, 2)
 
 
@@ -403,7 +418,9 @@ def test_from_a_run_to_a_student_of_half_its_layers(taught_by, tmp_path, caplog)
     card = (run.model / "README.md").read_text()
     table = after_training(run.folder, run.results)
     for text in (card, table):
-        assert re.search(r"validation \(10 rows\) +this model +95 % interval +majority +tfidf +teacher\n", text)
+        assert re.search(
+            r"validation \(10 rows\) +this model +95 % interval +majority +tfidf +teacher\n", text
+        )
         assert re.search(rf"accuracy .* {theirs['accuracy']:.4f}\n", text)
     assert re.search("<th[^>]*>teacher", (run.folder / "report.html").read_text())
     assert str(taught_by.folder) not in card
@@ -426,7 +443,8 @@ def test_a_teacher_is_no_baseline():
 def test_alpha_0_is_training_without_a_teacher(taught_by, tiny_encoder, tmp_path):
     plain = small.trained(tmp_path / "plain", tiny_encoder)
     runs = [
-        distilled(tmp_path / alpha, tiny_encoder, taught_by, f"distillation.alpha={alpha}") for alpha in ("0", "0.5")
+        distilled(tmp_path / alpha, tiny_encoder, taught_by, f"distillation.alpha={alpha}")
+        for alpha in ("0", "0.5")
     ]
     digests = [sha256(run.model / "model.safetensors") for run in (plain, *runs)]
     assert digests[1] == digests[0]
@@ -439,5 +457,9 @@ def test_a_wrong_teacher_leaves_nothing_behind(tiny_encoder, tmp_path):
     small.refuses(ModelError, "was trained for token-classification", recipe, tmp_path)
     unfinished = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={tmp_path}")
     small.raises(
-        ModelError, r"distillation\.teacher, .*neither a run nor a model folder", train, unfinished, tmp_path / "run"
+        ModelError,
+        r"distillation\.teacher, .*neither a run nor a model folder",
+        train,
+        unfinished,
+        tmp_path / "run",
     )

@@ -1,4 +1,6 @@
-"""The site: pages that are made from the code hold all of it; every page is in the table of contents; recipes load."""
+"""The site: pages that are made from the code hold all of it; every page is in the table of contents; recipes
+load.
+"""
 
 import argparse
 import doctest
@@ -40,12 +42,16 @@ def tables(page):
     found = {}
     for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.M | re.S):
         rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", body, re.M)
-        found[title] = {key: [c.replace("\\|", "|") for c in re.split(r"(?<!\\) \| ", cells)] for key, cells in rows}
+        found[title] = {
+            key: [c.replace("\\|", "|") for c in re.split(r"(?<!\\) \| ", cells)] for key, cells in rows
+        }
     return found
 
 
 def models(model, name):
-    """Every section of the recipe below this one, by pydantic's own fields: the oracle for what reads the schema."""
+    """Every section of the recipe below this one, by pydantic's own fields: the oracle for what reads the
+    schema.
+    """
     fields = model.model_fields
     yield name or "Top-level keys", fields
     for key, field in fields.items():
@@ -67,7 +73,11 @@ def tiny_trainings(tiny_encoder, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny_encoder, "runs/retriever")
-    rows = [{"id": str(n), "text": f"{word} film {n}", "label": word} for n in range(12) for word in ("good", "bad")]
+    rows = [
+        {"id": str(n), "text": f"{word} film {n}", "label": word}
+        for n in range(12)
+        for word in ("good", "bad")
+    ]
     small.write_rows(Path("reviews.csv"), "text\nNot bad at all.\nNever again.\n")
     small.write_rows(Path("articles.jsonl"), rows[:3:2])
     small.write_rows(Path("rows.jsonl"), rows)
@@ -100,7 +110,9 @@ def test_the_first_lines_of_python_train_a_frame():
 def test_the_example_in_a_docstring_runs(name, learned):
     """And nothing is printed, which would be part of what it gives."""
     shutil.copytree(learned.folder, "runs/quickstart")
-    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(bertkit, name), name, globs={"bertkit": bertkit})
+    (example,) = doctest.DocTestFinder(recurse=False).find(
+        getattr(bertkit, name), name, globs={"bertkit": bertkit}
+    )
     assert example.examples
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
@@ -111,7 +123,9 @@ def test_the_recipe_page_has_every_key_of_every_section_with_its_default(referen
     wanted |= {f"task: {task.name}": set(task.Options.model_fields) for task in OURS.values()}
     wanted["training"] = set(training_fields()) - set(DECIDED)
     assert {name: set(rows) for name, rows in found.items()} == wanted
-    assert not [row for rows in found.values() for row in rows.values() if len(row) != 3 or not row[0] or not row[1]]
+    assert not [
+        row for rows in found.values() for row in rows.values() if len(row) != 3 or not row[0] or not row[1]
+    ]
     found = tables(reference.recipe_page())
     for name, fields in models(Recipe, ""):
         for key, field in fields.items():
@@ -143,14 +157,18 @@ def test_the_command_page_has_every_command_and_option(reference):
                 assert option in sections[name], (name, option)
 
 
-EXTENDING = re.findall(r"^```python\n(.*?)^```$", (DOCS / "extending.md").read_text(encoding="utf-8"), re.M | re.S)
+EXTENDING = re.findall(
+    r"^```python\n(.*?)^```$", (DOCS / "extending.md").read_text(encoding="utf-8"), re.M | re.S
+)
 
 
 @pytest.mark.usefixtures("tiny_trainings")
 @pytest.mark.parametrize("program", EXTENDING, ids=range(len(EXTENDING)))
 def test_the_programs_of_extending_run(program, tiny_encoder, monkeypatch):
     monkeypatch.setattr(tasks, "_OTHERS", {})
-    monkeypatch.setitem(sys.modules, "program", ModuleType("program"))  # where the names of its classes are looked up
+    monkeypatch.setitem(
+        sys.modules, "program", ModuleType("program")
+    )  # where the names of its classes are looked up
     names: dict[str, Any] = {"__name__": "program"}
     exec(compile(program, "extending.md", "exec", dont_inherit=True), names)
     if "READER" not in names:
@@ -168,7 +186,9 @@ def test_the_pages_of_python_and_of_modules_have_every_name(reference):
     package = ROOT / "bertkit"
     found = {
         f"{folder}/{name}"
-        for folder, body in re.findall(r"^## bertkit/?(.*?)/?\n(.*?)(?=^## |\Z)", reference.module_page(), re.M | re.S)
+        for folder, body in re.findall(
+            r"^## bertkit/?(.*?)/?\n(.*?)(?=^## |\Z)", reference.module_page(), re.M | re.S
+        )
         for name in re.findall(r"^\| `(\w+\.py)` \| \S.* \|$", body, re.M)
     }
     there = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
@@ -193,7 +213,9 @@ def test_every_extra_and_dependency_is_explained_and_the_tables_by_task_exist():
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     table = (DOCS / "architecture.md").read_text().split("## Dependencies")[1].split("\n## ")[0]
     assert re.findall(r"^\| `([\w.-]+)` \|", table, re.M)
-    assert set(re.findall(r"^\| `([\w.-]+)` \|", table, re.M)) == {re.split("[<>=]", each)[0] for each in needed}
+    assert set(re.findall(r"^\| `([\w.-]+)` \|", table, re.M)) == {
+        re.split("[<>=]", each)[0] for each in needed
+    }
     rows = re.findall(r"^\| `(\w+/\w+\.py)`: (.*?) \|", (DOCS / "architecture.md").read_text(), re.M)
     assert len(rows) >= 4
     for file, names in rows:
@@ -205,15 +227,23 @@ def test_every_page_is_in_the_table_of_contents():
     trees = re.findall(r"^```{toctree}\n(.*?)^```$", (DOCS / "index.md").read_text(), re.M | re.S)
     listed = re.findall(r"^([\w./-]+)$", "".join(trees), re.M)
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
-    assert pages | {f"../notebooks/{page.stem}" for page in (ROOT / "notebooks").glob("*.ipynb")} <= set(listed)
-    assert not [name for name in listed if not (DOCS / f"{name}.md").exists() and not (DOCS / f"{name}.ipynb").exists()]
+    assert pages | {f"../notebooks/{page.stem}" for page in (ROOT / "notebooks").glob("*.ipynb")} <= set(
+        listed
+    )
+    assert not [
+        name
+        for name in listed
+        if not (DOCS / f"{name}.md").exists() and not (DOCS / f"{name}.ipynb").exists()
+    ]
     assert len(set(listed)) == len(listed)
 
 
 def recipes(page):
     """The blocks that are whole recipes."""
     blocks = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S)
-    return [each for each in blocks if all(re.search(f"^{key}:", each, re.M) for key in ("task", "model", "data"))]
+    return [
+        each for each in blocks if all(re.search(f"^{key}:", each, re.M) for key in ("task", "model", "data"))
+    ]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if recipes(page)], ids=lambda page: page.name)

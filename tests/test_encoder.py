@@ -1,4 +1,6 @@
-"""The pretrained encoder: found by name, folder or package, loaded whole or not at all, frozen and adapted."""
+"""The pretrained encoder: found by name, folder or package, loaded whole or not at all, frozen and
+adapted.
+"""
 
 import importlib.util
 import json
@@ -45,7 +47,9 @@ def spec(name, **more):
 
 def classifier(folder, labels=2, new_head=True):
     settings = {"num_labels": labels}
-    return load_model(Encoder("it", folder, "folder"), AutoModelForSequenceClassification, settings, new_head=new_head)
+    return load_model(
+        Encoder("it", folder, "folder"), AutoModelForSequenceClassification, settings, new_head=new_head
+    )
 
 
 @pytest.fixture
@@ -103,8 +107,14 @@ def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch):
 
 UNREAD = {
     "pytorch_model.bin": ("has no *.safetensors; bertkit reads no other weights", "Convert it once"),
-    "adapter_config.json": ("is an adapter, which names another model to load", "Merge it into its model once"),
-    "readme.txt": ("is neither a run nor a model folder: it has no config.json", "Name the folder that config.json"),
+    "adapter_config.json": (
+        "is an adapter, which names another model to load",
+        "Merge it into its model once",
+    ),
+    "readme.txt": (
+        "is neither a run nor a model folder: it has no config.json",
+        "Name the folder that config.json",
+    ),
 }
 
 
@@ -136,7 +146,10 @@ def test_an_export_is_loaded_but_not_trained(folder):
     change_json(folder / "config.json", bertkit={"onnx": ["logits"]})
     (folder / "model.safetensors").unlink()
     raises(
-        ModelError, r"is an exported model.*\n.*Name the run that it was exported from", resolve_encoder, spec(folder)
+        ModelError,
+        r"is an exported model.*\n.*Name the run that it was exported from",
+        resolve_encoder,
+        spec(folder),
     )
     assert model_folder(folder) == folder
 
@@ -148,9 +161,13 @@ def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder, tmp_
     assert len(load_tokenizer(folder)) == 42
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    raises(ModelError, "has no words", load_tokenizer, folder)  # transformers makes one up, for which all is [UNK]
+    raises(
+        ModelError, "has no words", load_tokenizer, folder
+    )  # transformers makes one up, for which all is [UNK]
     transformers.CanineTokenizer().save_pretrained(tmp_path)
-    raises(ModelError, r"(?s)CanineTokenizer, is written in Python.*tokenizer\.json", load_tokenizer, tmp_path)
+    raises(
+        ModelError, r"(?s)CanineTokenizer, is written in Python.*tokenizer\.json", load_tokenizer, tmp_path
+    )
 
 
 def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder):
@@ -186,7 +203,9 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
         assert not special & set(ids)
         assert saved(text, add_special_tokens=False)["input_ids"] == ids
         assert named(text, add_special_tokens=False)["input_ids"] == ids
-        assert plain(text, add_special_tokens=False)["input_ids"].count(plain.convert_tokens_to_ids(token)) == 3
+        assert (
+            plain(text, add_special_tokens=False)["input_ids"].count(plain.convert_tokens_to_ids(token)) == 3
+        )
         assert whole(text)["input_ids"] == plain(text)["input_ids"]
     assert tokenizer("the cat sat")["input_ids"] == plain("the cat sat")["input_ids"]
 
@@ -209,7 +228,9 @@ def saved_tokenizer(folder, kind, **settings):
     else:
         backend = tokenizers.Tokenizer(models.Unigram())
         backend.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=names, unk_token="[UNK]", show_progress=False)
+        trainer = trainers.UnigramTrainer(
+            vocab_size=120, special_tokens=names, unk_token="[UNK]", show_progress=False
+        )
     backend.train_from_iterator(CORPUS, trainer)
     special = [(name, backend.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     backend.post_processor = processors.TemplateProcessing(
@@ -228,13 +249,20 @@ def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind, folder, t
         expected = saved_tokenizer(folder, kind, **({"tokenizer_class": name} if name else {}))
         tokenizer = load_tokenizer(folder)
         assert tokenizer(text)["input_ids"] == expected.encode(text).ids
-        assert (tokenizer.pad_token, tokenizer.mask_token, tokenizer.model_max_length) == ("[PAD]", "[MASK]", 48)
+        assert (tokenizer.pad_token, tokenizer.mask_token, tokenizer.model_max_length) == (
+            "[PAD]",
+            "[MASK]",
+            48,
+        )
         if name in (None, "BertTokenizer") or (kind, name) == ("cased", "CamembertTokenizer"):
             assert tokenizer(text, text)["token_type_ids"] == expected.encode(text, text).type_ids
         saved = tmp_path / str(number)
         shutil.copytree(folder, saved, ignore=shutil.ignore_patterns("tokenizer*"))
         tokenizer.save_pretrained(saved)
-        for loaded in (transformers.AutoTokenizer.from_pretrained(saved), load_tokenizer(saved, exported=True)):
+        for loaded in (
+            transformers.AutoTokenizer.from_pretrained(saved),
+            load_tokenizer(saved, exported=True),
+        ):
             assert loaded(text)["input_ids"] == expected.encode(text).ids
 
 
@@ -243,7 +271,12 @@ def test_settings_that_contradict_tokenizer_json_are_refused(folder):
     told = r"do_lower_case: true, and tokenizer\.json lowercase: false: which of them"
     raises(ModelError, told, load_tokenizer, folder)
     saved_tokenizer(folder, "bytes", tokenizer_class="RobertaTokenizer", add_prefix_space=False)
-    raises(ModelError, r"add_prefix_space: false, and tokenizer\.json add_prefix_space: true", load_tokenizer, folder)
+    raises(
+        ModelError,
+        r"add_prefix_space: false, and tokenizer\.json add_prefix_space: true",
+        load_tokenizer,
+        folder,
+    )
     expected = saved_tokenizer(folder, "cased", do_lower_case=False)
     assert load_tokenizer(folder)("Ada")["input_ids"] == expected.encode("Ada").ids
 
@@ -262,7 +295,9 @@ def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder):
     pieces = [end, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     backend = tokenizers.Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    given = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=end, pad_token=end, eos_token=end)
+    given = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token=end, pad_token=end, eos_token=end
+    )
     given.save_pretrained(folder)
     tokenizer = load_tokenizer(folder)
     assert tokenizer.all_special_tokens == [end]
@@ -296,7 +331,9 @@ def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder):
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 DISTILBERT = {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32}
-ROBERTAS = "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xmod"
+ROBERTAS = (
+    "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xmod"
+)
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "xlm-roberta-xl", *ROBERTAS.split()])
@@ -309,7 +346,9 @@ def test_the_longest_text_has_a_position_for_each_token(kind, folder):
         "lilt": {"hidden_size": 24, "channel_shrink_ratio": 2},
     }
     tokenizer = load_tokenizer(folder)
-    config = AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=20, **(SMALL | own.get(kind, {})))
+    config = AutoConfig.for_model(
+        kind, vocab_size=50, max_position_embeddings=20, **(SMALL | own.get(kind, {}))
+    )
     config.save_pretrained(folder)
     tokenizer.model_max_length = 10**30
     longest = resolve_max_length(Encoder("it", folder, "folder"), tokenizer, None)
@@ -363,7 +402,9 @@ def test_a_missing_pooler_is_made_and_named_once(folder, caplog):
     assert record.getMessage() == f"randomly initialised, to be trained: {expected}"
     transformers.set_seed(0)
     two = classifier(folder)
-    assert torch.equal(one.bert.pooler.dense.weight, two.bert.pooler.dense.weight)  # initialised, not found in memory
+    assert torch.equal(
+        one.bert.pooler.dense.weight, two.bert.pooler.dense.weight
+    )  # initialised, not found in memory
     assert one.bert.pooler.dense.weight.std() < 0.05
 
 
@@ -388,7 +429,9 @@ HEADS = [
     ("distilbert", "seq_classif_dropout"),
     ("deberta-v2", "cls_dropout"),
 ]
-UNDROPPED = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"), 0.0)
+UNDROPPED = dict.fromkeys(
+    ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"), 0.0
+)
 
 
 @pytest.mark.parametrize(("kind", "field"), HEADS)
@@ -411,7 +454,9 @@ def sequence_classifier(encoder):
 
 
 def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder, tmp_path):
-    folders = {kind: of_family(kind, tiny_encoder, tmp_path / kind) for kind in ("mpnet", "deberta-v2", "eurobert")}
+    folders = {
+        kind: of_family(kind, tiny_encoder, tmp_path / kind) for kind in ("mpnet", "deberta-v2", "eurobert")
+    }
     for kind, name, auto in (
         ("mpnet", "MPNetForSequenceClassification", AutoModelForSequenceClassification),
         ("deberta-v2", "DebertaV2ForTokenClassification", AutoModelForTokenClassification),
@@ -425,11 +470,16 @@ def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder, tmp_path
     ):
         encoder = resolve_encoder(spec(folder, pooling="cls"))
         raises(
-            ModelError, f"model.pooling: cls: classifier_pooling of transformers' {said}", sequence_classifier, encoder
+            ModelError,
+            f"model.pooling: cls: classifier_pooling of transformers' {said}",
+            sequence_classifier,
+            encoder,
         )
 
 
-@pytest.mark.parametrize(("kind", "pooling"), [("modernbert", "cls"), ("modernbert", "mean"), ("eurobert", "mean")])
+@pytest.mark.parametrize(
+    ("kind", "pooling"), [("modernbert", "cls"), ("modernbert", "mean"), ("eurobert", "mean")]
+)
 def test_pooling_of_the_head_is_what_transformers_pools_by(kind, pooling, tiny_encoder, tmp_path):
     """The last layer, pooled by hand, through the head of the saved model."""
     folder = of_family(kind, tiny_encoder, tmp_path / kind, num_key_value_heads=2)
@@ -451,7 +501,9 @@ def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_sa
     settings = ("model.pooling=mean", "model.dropout=0.5", "task.temperature=1.0", "training.max_steps=2")
     run = train(recipe(tmp_path, folder, *settings), tmp_path / "run")
     answer = load(run.folder, precision="fp32")({"text": "the cat was good"})
-    (stock,) = transformers.pipeline("text-classification", model=str(run.model), top_k=None)(["the cat was good"])
+    (stock,) = transformers.pipeline("text-classification", model=str(run.model), top_k=None)(
+        ["the cat was good"]
+    )
     assert answer["scores"] == pytest.approx({best["label"]: best["score"] for best in stock}, abs=1e-5)
     saved = load_config(run.model)
     assert (saved.classifier_pooling, saved.classifier_dropout) == ("mean", 0.5)
@@ -486,12 +538,20 @@ def frozen(model):
 def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encoder):
     assert not frozen(freeze(classifier(tiny_encoder), Freeze()))
     embeddings = frozen(freeze(classifier(tiny_encoder), Freeze(embeddings=True)))
-    assert embeddings == {name for name in dict(classifier(tiny_encoder).named_parameters()) if "embeddings" in name}
+    assert embeddings == {
+        name for name in dict(classifier(tiny_encoder).named_parameters()) if "embeddings" in name
+    }
     assert len(embeddings) == 5
     layers = frozen(freeze(classifier(tiny_encoder), Freeze(layers=2)))
     assert {name.split(".")[3] for name in layers} == {"0", "1"}
     assert all(name.startswith("bert.encoder.layer.") for name in layers)
-    raises(UserError, "3 layers to freeze, but the encoder has 2", freeze, classifier(tiny_encoder), Freeze(layers=3))
+    raises(
+        UserError,
+        "3 layers to freeze, but the encoder has 2",
+        freeze,
+        classifier(tiny_encoder),
+        Freeze(layers=3),
+    )
     config = AutoConfig.for_model("albert", vocab_size=50, embedding_size=8, **SMALL)
     raises(
         UserError,
@@ -504,7 +564,10 @@ def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encode
     assert "encoder.embedding_hidden_mapping_in.weight" in names
 
 
-XLM = "embeddings position_embeddings lang_embeddings layer_norm_emb attentions.0 layer_norm1.0 ffns.0 layer_norm2.0"
+XLM = (
+    "embeddings position_embeddings lang_embeddings layer_norm_emb attentions.0 layer_norm1.0 ffns.0 "
+    "layer_norm2.0"
+)
 
 
 PARTS = [  # kind, sizes, and what its embeddings and its first layer are called
@@ -514,7 +577,11 @@ PARTS = [  # kind, sizes, and what its embeddings and its first layer are called
     ("xlm", {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "n_langs": 2, "pad_index": 0}, XLM),
     ("electra", SMALL | {"embedding_size": 8}, "embeddings embeddings_project encoder.layer.0"),
     ("deberta-v2", SMALL | {"relative_attention": True}, "embeddings encoder.rel_embeddings encoder.layer.0"),
-    ("rembert", SMALL | {"input_embedding_size": 8}, "embeddings encoder.embedding_hidden_mapping_in encoder.layer.0"),
+    (
+        "rembert",
+        SMALL | {"input_embedding_size": 8},
+        "embeddings encoder.embedding_hidden_mapping_in encoder.layer.0",
+    ),
 ]
 
 
@@ -524,7 +591,9 @@ def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind, sizes, expect
     model = freeze(AutoModel.from_config(config), Freeze(embeddings=True, layers=1))
     names = {name for name, _ in model.named_parameters()}
     assert all(any(name.startswith(f"{part}.") for name in names) for part in expected.split())
-    assert frozen(model) == {name for name in names if name.startswith(tuple(f"{part}." for part in expected.split()))}
+    assert frozen(model) == {
+        name for name in names if name.startswith(tuple(f"{part}." for part in expected.split()))
+    }
 
 
 def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layers(tiny_encoder):
@@ -537,7 +606,10 @@ def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layer
     model = with_lora(classifier(tiny_encoder), Lora(r=2, init_lora_weights="orthogonal", **more), {})
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
     assert all(".layer.1." in name for name in layers)
-    assert {name.rpartition(".")[2]: layer.r["default"] for name, layer in layers.items()} == {"query": 4, "value": 2}
+    assert {name.rpartition(".")[2]: layer.r["default"] for name, layer in layers.items()} == {
+        "query": 4,
+        "value": 2,
+    }
     scales = {name.rpartition(".")[2]: layer.scaling["default"] for name, layer in layers.items()}
     assert scales == {"query": 16 / 4, "value": 12 / 2}
 
@@ -601,7 +673,9 @@ def test_all_linear_is_every_linear_layer_but_those_of_the_head(kind):
         AutoConfig.for_model(kind, vocab_size=50, pad_token_id=0, **sizes)
     )
     encoder = {
-        f"{model.base_model_prefix}.{n}" for n, m in model.base_model.named_modules() if isinstance(m, torch.nn.Linear)
+        f"{model.base_model_prefix}.{n}"
+        for n, m in model.base_model.named_modules()
+        if isinstance(m, torch.nn.Linear)
     }
     adapted = with_lora(model, Lora(r=2, target_modules="all-linear"), {})
     found = {name for name, _ in adapted.named_parameters() if "lora_A" in name}
@@ -615,11 +689,15 @@ TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has n
 def test_lora_leaves_the_decoder_to_the_word_embeddings(kind, tmp_path):
     """peft copies the head, which would no longer be tied: the merged model could not be loaded again."""
     sizes = SMALL if kind != "distilbert" else DISTILBERT
-    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, vocab_size=50, pad_token_id=1, **sizes))
+    model = AutoModelForMaskedLM.from_config(
+        AutoConfig.for_model(kind, vocab_size=50, pad_token_id=1, **sizes)
+    )
     adapted = with_lora(model, Lora(r=2, target_modules=TARGETS.get(kind)), {}).eval()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
     assert {name for name in trained if "modules_to_save" in name and name.endswith("bias")}
-    assert not [name for name, parameter in trained.items() if parameter.shape[0] == 50 and parameter.ndim == 2]
+    assert not [
+        name for name, parameter in trained.items() if parameter.shape[0] == 50 and parameter.ndim == 2
+    ]
     with torch.no_grad():
         for parameter in trained.values():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
@@ -636,7 +714,9 @@ def test_lora_leaves_the_decoder_to_the_word_embeddings(kind, tmp_path):
 def test_a_decoder_that_was_never_tied_leaves_the_rest_tied_and_adds_no_setting(tmp_path):
     """LUKE's: its entities' decoder and its bias are tied, its words' decoder is not."""
     config = AutoConfig.for_model("luke", vocab_size=50, entity_vocab_size=9, entity_emb_size=8, **SMALL)
-    model = merged(with_lora(AutoModelForMaskedLM.from_config(config), Lora(r=2, target_modules=["query"]), {}))
+    model = merged(
+        with_lora(AutoModelForMaskedLM.from_config(config), Lora(r=2, target_modules=["query"]), {})
+    )
     model.save_pretrained(tmp_path)
     again, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]

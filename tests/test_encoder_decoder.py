@@ -1,4 +1,6 @@
-"""What surrounds a task, for a model of two stacks: parts that are trained, students, reports, hostile folders."""
+"""What surrounds a task, for a model of two stacks: parts that are trained, students, reports, hostile
+folders.
+"""
 
 import pytest
 import torch
@@ -53,7 +55,9 @@ def test_both_halves_are_frozen_but_not_the_attention_between_them(model):
     freeze(model, Freeze(embeddings=True, layers=2))
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad} - before
     stacks = ("encoder.", "decoder.bert.")
-    wanted = tuple(f"{half}{part}." for half in stacks for part in ("embeddings", "encoder.layer.0", "encoder.layer.1"))
+    wanted = tuple(
+        f"{half}{part}." for half in stacks for part in ("embeddings", "encoder.layer.0", "encoder.layer.1")
+    )
     names = [name for name, _ in model.named_parameters()]
     assert frozen == {name for name in names if name.startswith(wanted) and "crossattention" not in name}
     assert len(frozen) == 2 * (5 + 2 * 16)
@@ -62,9 +66,13 @@ def test_both_halves_are_frozen_but_not_the_attention_between_them(model):
 def test_lora_adapts_both_halves_and_trains_what_is_between_them(model, tmp_path):
     adapted = with_lora(model, Lora(r=2), {}).eval()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
-    assert len([name for name in trained if "lora_A" in name]) == 2 * 3 * 2  # query and value, three layers, two halves
+    assert (
+        len([name for name in trained if "lora_A" in name]) == 2 * 3 * 2
+    )  # query and value, three layers, two halves
     whole = {name for name in trained if "lora_" not in name}
-    assert all(".crossattention.modules_to_save." in name or ".cls.modules_to_save." in name for name in whole)
+    assert all(
+        ".crossattention.modules_to_save." in name or ".cls.modules_to_save." in name for name in whole
+    )
     assert len(whole) == 3 * 10 + 5  # and not the projection, which is tied to the embeddings
     with torch.no_grad():
         for parameter in trained.values():
@@ -97,7 +105,9 @@ START_AND_END = {"decoder_start_token_id": 2, "eos_token_id": 3, "pad_token_id":
 def test_two_berts_saved_by_transformers_answer_as_there(ids, tmp_path):
     other = theirs(tmp_path, **ids)
     predictor = load(tmp_path, task="text2text-generation", precision="fp32")
-    inputs = predictor.task.tokenizer(TEXTS[:3], return_tensors="pt", padding=True, return_token_type_ids=False)
+    inputs = predictor.task.tokenizer(
+        TEXTS[:3], return_tensors="pt", padding=True, return_token_type_ids=False
+    )
     wanted = other.generate(**inputs, **{**START_AND_END, **ids}, max_new_tokens=64)
     texts = predictor.task.tokenizer.batch_decode(wanted, skip_special_tokens=True)
     assert all(texts)
@@ -124,19 +134,29 @@ def test_the_pooler_of_a_bert_is_kept(kind, tmp_path):
     kind.from_pretrained(folder).save_pretrained(folder)
     model = CASE.task(folder).model(encoder(folder))
     pooler = transformers.BertModel.from_pretrained(folder).pooler
-    assert all(torch.equal(own, model.encoder.pooler.get_parameter(name)) for name, own in pooler.named_parameters())
+    assert all(
+        torch.equal(own, model.encoder.pooler.get_parameter(name)) for name, own in pooler.named_parameters()
+    )
 
 
 def test_a_bert_alone_and_halves_that_are_no_berts_of_one_vocabulary_are_refused(tmp_path):
     folder = build_encoder(tmp_path)
     transformers.BertForMaskedLM.from_pretrained(folder).save_pretrained(folder)
-    raises(ModelError, "is a BERT alone: its decoder would be random", load, folder, task="text2text-generation")
+    raises(
+        ModelError, "is a BERT alone: its decoder would be random", load, folder, task="text2text-generation"
+    )
     folder = build_encoder(tmp_path / "pair")
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     bert = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes)
     for decoder, what in (
-        (transformers.RobertaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes), "made of a roberta"),
-        (transformers.BertConfig(vocab_size=99, max_position_embeddings=64, **sizes), "reads 42 tokens and writes 99"),
+        (
+            transformers.RobertaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes),
+            "made of a roberta",
+        ),
+        (
+            transformers.BertConfig(vocab_size=99, max_position_embeddings=64, **sizes),
+            "reads 42 tokens and writes 99",
+        ),
     ):
         config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(bert, decoder)
         transformers.EncoderDecoderModel(config).save_pretrained(folder)

@@ -1,4 +1,6 @@
-"""The scores of entities equal seqeval's; the bootstrap is the plain one; errors are told apart as promised."""
+"""The scores of entities equal seqeval's; the bootstrap is the plain one; errors are told apart as
+promised.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +24,9 @@ def corpus(rng, scheme):
     chances = np.array([outside] + [(1 - outside) / (len(tags) - 1)] * (len(tags) - 1))
     lengths = rng.integers(0, 9, rng.integers(1, 6))
     gold = [rng.choice(tags, n, p=chances).tolist() for n in lengths]
-    return gold, [[str(rng.choice(tags, p=chances)) if rng.random() < noise else tag for tag in s] for s in gold]
+    return gold, [
+        [str(rng.choice(tags, p=chances)) if rng.random() < noise else tag for tag in s] for s in gold
+    ]
 
 
 def grade(gold, predicted, scheme="BIO"):
@@ -86,7 +90,9 @@ def test_invalid_tags_are_counted_in_the_predictions(scheme):
     assert GradedEntities([bad], [good], TYPES, scheme=scheme).scores["invalid_tags"] == 0
     expected = invalid(bad, scheme)
     assert expected >= 2
-    assert GradedEntities([good, good], [bad, bad], TYPES, scheme=scheme).scores["invalid_tags"] == 2 * expected
+    assert (
+        GradedEntities([good, good], [bad, bad], TYPES, scheme=scheme).scores["invalid_tags"] == 2 * expected
+    )
 
 
 def test_intervals_equal_the_plain_bootstrap_where_most_is_undefined_too():
@@ -112,7 +118,9 @@ def test_intervals_equal_the_plain_bootstrap_where_most_is_undefined_too():
         assert interval == pytest.approx(tuple(np.nanquantile(values[name], [0.025, 0.975])), abs=1e-12), name
         assert interval[0] <= interval[1]
     assert found["f1"][0] < found["f1"][1]
-    found = GradedEntities([["B-LOC"]] + [["O"]] * 9, [["B-LOC"]] + [["O"]] * 9, TYPES).intervals(resamples=200)
+    found = GradedEntities([["B-LOC"]] + [["O"]] * 9, [["B-LOC"]] + [["O"]] * 9, TYPES).intervals(
+        resamples=200
+    )
     assert found["f1"] == found["f1/LOC"] == found["accuracy"] == (1, 1)  # 65 % of the resamples have it
     assert found["f1/ORG"] is None
     assert GradedEntities([["O"], []], [["O"], []], TYPES).intervals(resamples=9)["f1"] is None
@@ -157,7 +165,11 @@ def test_what_has_to_add_up(graded):
     scores = graded.scores
     confusion = graded.confusion()
     support = sum(len(entities(tags)) for tags in graded.gold)
-    assert sum(errors.values()) - errors["spurious"] == support == sum(scores[f"support/{name}"] for name in TYPES)
+    assert (
+        sum(errors.values()) - errors["spurious"]
+        == support
+        == sum(scores[f"support/{name}"] for name in TYPES)
+    )
     assert (scores["recall"] or 0.0) == (errors["correct"] / support if support else 0.0)
     assert errors["spurious"] <= sum(len(entities(tags)) for tags in graded.predicted) - errors["correct"]
     swapped = GradedEntities(graded.predicted, graded.gold, TYPES, scheme=graded.scheme)

@@ -1,4 +1,6 @@
-"""Equivalent settings take the same step: 8 x 1 = 2 x 4 accumulated = 2 processes x 4; attachments resume exactly."""
+"""Equivalent settings take the same step: 8 x 1 = 2 x 4 accumulated = 2 processes x 4; attachments resume
+exactly.
+"""
 
 import os
 import subprocess
@@ -36,7 +38,9 @@ def norm(gradients):
 
 
 def assert_same_step(one, other):
-    assert other[0] == pytest.approx(one[0], rel=1e-4)  # of a loss that is a small difference of large numbers
+    assert other[0] == pytest.approx(
+        one[0], rel=1e-4
+    )  # of a loss that is a small difference of large numbers
     assert one[1].keys() == other[1].keys()
     difference = {name: one[1][name] - other[1][name] for name in one[1]}
     assert norm(difference) <= 1e-4 * norm(one[1]) + 1e-6  # for gradients that are as small as rounding
@@ -66,16 +70,22 @@ def test_accumulation_equals_one_batch(case, batch, accumulate, whole, tiny_enco
 
 
 USUAL = "single-label"  # compiled on each run; with --all the others too
-COMPILED = "single-label qa-windows-or-none ner-crf similarity-in-batch retrieval ranking-binary text-to-text mlm-nsp"
+COMPILED = (
+    "single-label qa-windows-or-none ner-crf similarity-in-batch retrieval ranking-binary "
+    "text-to-text mlm-nsp"
+)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 @pytest.mark.parametrize(
-    "identifier", [pytest.param(name, marks=() if name == USUAL else pytest.mark.rare) for name in COMPILED.split()]
+    "identifier",
+    [pytest.param(name, marks=() if name == USUAL else pytest.mark.rare) for name in COMPILED.split()],
 )
 def test_torch_compile_takes_the_same_step(identifier, tiny_encoder, tmp_path):
-    """With the model's graph as torch.compile captures it, but torch's own kernels: there may be no C++ compiler."""
+    """With the model's graph as torch.compile captures it, but torch's own kernels: there may be no C++
+    compiler.
+    """
     case = two.BY_ID[identifier]
     plain = first_step(case, tiny_encoder, tmp_path / "plain", 4, 2)
     compiled = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
@@ -189,7 +199,9 @@ def overrides(name, teacher):
     return (*(each.format(teacher=teacher) for each in NAMES[plain]), *(LORA if lora else ()))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.rare if n in RARE else ()) for n in EVERY])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.rare if n in RARE else ()) for n in EVERY]
+)
 def test_a_resumed_run_is_the_uninterrupted_one(name, teacher, tiny_encoder_with_dropout, tmp_path):
     """Even if what a teacher says has to be computed again."""
     more = (*RHYTHM, *overrides(name, teacher))
@@ -218,7 +230,10 @@ def step_of(name, recipe, folder):
 
 
 def sized(recipe, size, accumulation=1):
-    both = (f"training.per_device_train_batch_size={size}", f"training.gradient_accumulation_steps={accumulation}")
+    both = (
+        f"training.per_device_train_batch_size={size}",
+        f"training.gradient_accumulation_steps={accumulation}",
+    )
     return recipe.with_(*ONE_STEP, *both)
 
 
@@ -270,7 +285,9 @@ def by_two(recipes, tiny_encoder, tiny_encoder_with_dropout, tmp_path_factory):
     fresh = resolve_encoder(ModelSpec(config=CONFIG, tokenizer=str(tiny_encoder), max_length=32))
     AutoModelForMaskedLM.from_config(fresh.config).save_pretrained(folder / "modernbert")
     fresh.tokenizer().save_pretrained(folder / "modernbert")
-    folds = small.recipe(folder / "rows", tiny_encoder_with_dropout, "folds=2", "peft={r: 2}", splits=("train",))
+    folds = small.recipe(
+        folder / "rows", tiny_encoder_with_dropout, "folds=2", "peft={r: 2}", splits=("train",)
+    )
     (folder / "folds.yaml").write_text(to_yaml(folds))
     more = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "BERTKIT_CACHE": str(folder / "cache")}
     command = [sys.executable, str(two.__file__), str(tiny_encoder), str(folder)]
@@ -281,7 +298,9 @@ def by_two(recipes, tiny_encoder, tiny_encoder_with_dropout, tmp_path_factory):
 
 @pytest.mark.parametrize("name", two.STEPS)
 def test_two_processes_equal_one(name, by_two, whole):
-    """Class weights make the counts of the two processes differ; windows their shapes; some losses compare all rows."""
+    """Class weights make the counts of the two processes differ; windows their shapes; some losses compare
+    all rows.
+    """
     assert_same_step(whole(two.BY_ID[name]), by_two.step(name))
 
 
@@ -309,7 +328,9 @@ def test_all_processes_go_by_the_clock_of_the_first(by_two, tiny_encoder, tmp_pa
 
 
 def test_two_processes_train_several_tasks_as_one_does(by_two, tiny_encoder, tmp_path):
-    """A head must learn too where the last micro-batch of a step, after which gradients are shared, is not its own."""
+    """A head must learn too where the last micro-batch of a step, after which gradients are shared, is not
+    its own.
+    """
     two.several_tasks(tiny_encoder, tmp_path / "one", 4)
     runs = [Run(folder) for folder in (tmp_path / "one", by_two.folder / "tasks")]
     assert runs[1].finished, by_two.error
@@ -322,5 +343,7 @@ def test_two_processes_train_folds(by_two):
     run = Run(by_two.folder / "folds")
     assert run.finished, by_two.error
     assert {line["fold"] for line in small.read_rows(run.predictions("train-oof"))} == {1, 2}
-    assert {each["steps"] for each in run.results["folds"]["each"]} == {2}  # two epochs of 8 rows, 4 in each process
+    assert {each["steps"] for each in run.results["folds"]["each"]} == {
+        2
+    }  # two epochs of 8 rows, 4 in each process
     assert by_two.out.count("train-oof (16 rows)") == 1

@@ -38,7 +38,8 @@ from bertkit.tasks import get_task
 
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans() | st.none()
 VALUES = st.recursive(
-    NUMBERS | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+    NUMBERS | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 
 
@@ -179,7 +180,9 @@ def test_answers_come_back_as_they_were(answers):
     assert [spooled[place - len(answers)] for place in range(len(answers))] == answers
     assert spooled[1:] == answers[1:]
     assert spooled[::-2] == answers[::-2]
-    assert list(spooled.select(range(len(answers))[::-1]).select([-1] * len(answers))) == answers[:1] * len(answers)
+    assert list(spooled.select(range(len(answers))[::-1]).select([-1] * len(answers))) == answers[:1] * len(
+        answers
+    )
     spooled.extend(answers)  # after it was read
     assert list(spooled) == [*answers, *answers]
     assert list(pairwise(spooled)) == list(pairwise([*answers, *answers]))  # two readers of one file
@@ -270,10 +273,14 @@ def read(source, at_a_time, monkeypatch, **settings):
 def test_rows_are_the_same_however_many_are_read_at_a_time(settings, tmp_path, monkeypatch):
     source = small.write_rows(tmp_path / "rows.jsonl", small.rows("multi-label", 20))
     whole, parts = (read(source, count, monkeypatch, **settings) for count in (1000, 3))
-    assert {split: list(rows) for split, rows in whole.rows.items()} == {k: list(r) for k, r in parts.rows.items()}
+    assert {split: list(rows) for split, rows in whole.rows.items()} == {
+        k: list(r) for k, r in parts.rows.items()
+    }
     assert whole.fingerprints == parts.fingerprints
     for split, rows in whole.rows.items():
-        own = [{name: row[name] for name in ("text", "labels", "id")} for row in small.rows("multi-label", 20)]
+        own = [
+            {name: row[name] for name in ("text", "labels", "id")} for row in small.rows("multi-label", 20)
+        ]
         places = list(whole.origins[split].number)
         assert list(rows) == [own[place - 1] for place in places]
         assert places == list(parts.origins[split].number)
@@ -281,7 +288,9 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(settings, tmp_path, m
 
 def test_labels_are_judged_as_a_whole(tmp_path, monkeypatch):
     """A fraction among names is a name, though the rows that are read with it hold nothing else."""
-    rows = [{"text": f"a {number}", "label": label} for number, label in enumerate("1.5 2.5 good bad".split())]
+    rows = [
+        {"text": f"a {number}", "label": label} for number, label in enumerate("1.5 2.5 good bad".split())
+    ]
     found = read(small.write_rows(tmp_path / "rows.jsonl", rows), 2, monkeypatch)
     assert found.rows["train"]["label"][:] == "1.5 2.5 good bad".split()
 
@@ -292,7 +301,9 @@ def test_a_full_disk_is_said(count, tmp_path, monkeypatch):
         pytest.skip("no /dev/full on this system")
     source = small.write_rows(tmp_path / "rows.jsonl", small.rows("single-label", 4))
     monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "w+b"))
-    small.raises(UserError, r"(?s)No space left on device.*TMPDIR", DiskList, ({"label": "good"} for _ in range(count)))
+    small.raises(
+        UserError, r"(?s)No space left on device.*TMPDIR", DiskList, ({"label": "good"} for _ in range(count))
+    )
     small.raises(DataError, "No space left on device", read, source, 2, monkeypatch)
 
 
@@ -301,7 +312,9 @@ def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk():
         yield {"text": ["a"]}
         raise ConnectionResetError("the Hub is gone")
 
-    small.raises(ConnectionResetError, "the Hub is gone", on_disk, blocks(), features_of({"text": "text"}), "x")
+    small.raises(
+        ConnectionResetError, "the Hub is gone", on_disk, blocks(), features_of({"text": "text"}), "x"
+    )
     small.raises(ConnectionResetError, "the Hub is gone", DiskList, blocks())
 
 
@@ -337,7 +350,11 @@ def test_a_value_has_the_scores_of_its_rows_alone(run):
 def test_the_command_prints_them(run, tmp_path, capsys):
     file = small.write_rows(tmp_path / "rows.jsonl", rows())
     told = small.said(capsys, "evaluate", run.model, "--data", file, "--by", "language")
-    assert [line.split()[:2] for line in told.splitlines()[-5:]][2:] == [["en", "4"], ["de", "3"], ["(none)", "1"]]
+    assert [line.split()[:2] for line in told.splitlines()[-5:]][2:] == [
+        ["en", "4"],
+        ["de", "3"],
+        ["(none)", "1"],
+    ]
     error = small.refused(capsys, "evaluate", run.model, "--data", file, "--by", "langage")
     assert "no column `langage`, which `data.by` names" in error
     assert "did you mean" in error

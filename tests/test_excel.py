@@ -61,7 +61,9 @@ def patched(path, *changes):
 
 
 def test_a_sheet_is_named_and_the_others_are_reported(tmp_path):
-    path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a", "x"], ["b", "y"], more=("Notes", "More notes"))
+    path = workbook(
+        tmp_path / "a.xlsx", ["text", "label"], ["a", "x"], ["b", "y"], more=("Notes", "More notes")
+    )
     rows = [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
     assert read(path, sheet="Sheet") == read(path) == rows
     book = openpyxl.load_workbook(path)
@@ -108,23 +110,31 @@ def test_cells_of_all_types_are_texts(tmp_path):
     packed = tmp_path / "a.xlsx.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read(packed) == rows
-    assert read(workbook(tmp_path / "b.xlsx", ["a", 1]), header=["text", "n"]) == [(1, {"text": "a", "n": "1"})]
+    assert read(workbook(tmp_path / "b.xlsx", ["a", 1]), header=["text", "n"]) == [
+        (1, {"text": "a", "n": "1"})
+    ]
 
 
 def test_the_last_value_of_a_formula_is_read_but_no_row_numbers_without_end(tmp_path):
     path = workbook(tmp_path / "a.xlsx", ["text", "n"], ["a", "=1+1"])
     dimension = (rb'<dimension ref="[^"]*"', b'<dimension ref="A1:A1"')  # as some programs write it
-    assert read(patched(path, (rb"<v\s*/>|<v></v>", b"<v>2</v>"), dimension)) == [(2, {"text": "a", "n": "2"})]
+    assert read(patched(path, (rb"<v\s*/>|<v></v>", b"<v>2</v>"), dimension)) == [
+        (2, {"text": "a", "n": "2"})
+    ]
     path = workbook(tmp_path / "a.xlsx", ["text"], ["a"])
     patched(path, (b'<row r="2"', b'<row r="99999999999"'), (b'"A2"', b'"A99999999999"'))
     assert "numbers its rows beyond 1,048,576" in fails(path)
 
 
-def test_what_is_wrong_is_located_by_row_and_what_is_no_workbook_or_unpacks_to_too_much(tmp_path, monkeypatch):
+def test_what_is_wrong_is_located_by_row_and_what_is_no_workbook_or_unpacks_to_too_much(
+    tmp_path, monkeypatch
+):
     path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a", "x"], ["b", "x", "more"])
     assert "a.xlsx, row 3: 3 fields where 2 are expected" in fails(path)
     assert len(read(path, extra_fields="ignore")) == 2
-    assert "a.xlsx, row 1: duplicate columns in the header: a" in fails(workbook(path, ["a", "a"], ["1", "2"]))
+    assert "a.xlsx, row 1: duplicate columns in the header: a" in fails(
+        workbook(path, ["a", "a"], ["1", "2"])
+    )
     assert "a.xlsx: the file is empty" in fails(workbook(path))
     assert "a.xlsx: holds no rows" in fails(workbook(path, ["a"]))
     path = tmp_path / "a.xlsx"
@@ -175,7 +185,9 @@ def test_a_sheet_holds_what_was_written(tmp_path):
         assert [texts for _, texts in sheet_records(stream, Problems("a"))][1] == ["=1+1", "0.25"]
 
 
-@pytest.mark.parametrize(("value", "said"), [("x" * (MAX_CELL + 1), "32,767 characters"), ("a\x01", "control")])
+@pytest.mark.parametrize(
+    ("value", "said"), [("x" * (MAX_CELL + 1), "32,767 characters"), ("a\x01", "control")]
+)
 def test_what_a_sheet_cannot_hold_is_refused(value, said):
     small.raises(DataError, rf"xlsx output, row 2: .*{said}", write_sheet, io.BytesIO(), [["text"], [value]])
 
@@ -187,11 +199,15 @@ COUNT = 40
 
 
 def tickets(path, encoding="cp1252"):
-    """Tickets as a German Excel saves them: semicolons, decimal commas, cells of several lines, quotes, umlauts."""
+    """Tickets as a German Excel saves them: semicolons, decimal commas, cells of several lines, quotes,
+    umlauts.
+    """
     rows = [["Nr", "Text", "Status", "Aufwand", "Größe"]]
     for number in range(COUNT):
         body = f'{small.text(number, number % 2).strip()}; für Müller & Söhne – 5 €\nmit "Grüßen", {number}'
-        rows.append([f"{number:05}", body, ("gelöst", "offen")[number % 2], f"{number % 2 * 3},{number % 7}", "groß"])
+        rows.append(
+            [f"{number:05}", body, ("gelöst", "offen")[number % 2], f"{number % 2 * 3},{number % 7}", "groß"]
+        )
     with path.open("w", encoding=encoding, newline="") as file:
         csv.writer(file, delimiter=";").writerows(rows)
     return rows
@@ -260,7 +276,9 @@ def test_a_workbook_is_answered(learned, tmp_path):
     header, *rows = openpyxl.load_workbook(tmp_path / "out.xlsx").active.values
     assert header[:3] == ("text", "n", "answer.label")
     texts = [("the cat was good", "1"), ("the dog was bad\nand it sat", "2.5")]
-    assert [row[:3] for row in rows] == [(*text, answer["label"]) for text, answer in zip(texts, told, strict=True)]
+    assert [row[:3] for row in rows] == [
+        (*text, answer["label"]) for text, answer in zip(texts, told, strict=True)
+    ]
 
 
 def test_what_the_encoding_of_the_input_lacks_is_told(tmp_path):

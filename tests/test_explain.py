@@ -1,4 +1,6 @@
-"""Explanations: complete, exact where exactness can be had, of every task, and nothing lost on the way to words."""
+"""Explanations: complete, exact where exactness can be had, of every task, and nothing lost on the way to
+words.
+"""
 
 import json
 from types import SimpleNamespace
@@ -21,7 +23,10 @@ from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
 
 CPU = torch.device("cpu")
-IDS = "single-label pair multi-label regression windows qa qa-windows-or-none similarity-cls similarity-in-batch"
+IDS = (
+    "single-label pair multi-label regression windows qa qa-windows-or-none similarity-cls "
+    "similarity-in-batch"
+)
 IDS += " retrieval ner-softmax ner-crf-windows-bioes ner-document words-crf-windows ranking-graded-windows"
 
 
@@ -60,7 +65,9 @@ def test_what_words_add_is_the_difference_to_no_words(name, tiny_encoder):
     made = explain_row(predictor, rows, row, max_targets=2)
     assert made["attributed"]
     for each in made["attributed"]:
-        scores = [share.score for shares in each["words"].values() for share in shares if share.score is not None]
+        scores = [
+            share.score for shares in each["words"].values() for share in shares if share.score is not None
+        ]
         assert max(map(abs, scores)) > 1e-3
         total = sum(scores) + each["rest"]
         assert each["error"] == pytest.approx(abs(total - (each["value"] - each["baseline"])), abs=1e-4)
@@ -90,7 +97,9 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder):
         answer, several = found[name]
         assert [one["value"] for one in several] == pytest.approx([answer["score"]] * len(several), rel=1e-5)
     both = [[*one["words"], one["what"]] for one in found["similarity-cosent"][1]]
-    assert both == [[name, f"cosine of the two texts, by the words of {name}"] for name in ("text_a", "text_b")]
+    assert both == [
+        [name, f"cosine of the two texts, by the words of {name}"] for name in ("text_a", "text_b")
+    ]
     answer, (one,) = found["ranking-binary"]
     assert answer["score"] == pytest.approx(1 / (1 + np.exp(-one["value"])))
     for name in ("single-label", "windows"):
@@ -186,7 +195,9 @@ def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder):
 # --- words
 
 
-@pytest.mark.parametrize("text", ["the cats sat.", "[MASK] cat , [MASK] dog!", "xyz not", "good", "  two   dogs  "])
+@pytest.mark.parametrize(
+    "text", ["the cats sat.", "[MASK] cat , [MASK] dog!", "xyz not", "good", "  two   dogs  "]
+)
 def test_no_share_is_lost_on_the_way_to_words(text, tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     ids = tokenizer(text)["input_ids"]
@@ -230,13 +241,22 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         with pytest.raises(DataError, match=what):
             explain_rows(predictor, rows_of(predictor, texts))
     pairs = predictor_of(BY_ID["similarity-cosent"].task(tiny_encoder), tiny_encoder)
-    with pytest.raises(DataError, match="row 1: an explanation needs two texts"):  # of one, there is the vector
+    with pytest.raises(
+        DataError, match="row 1: an explanation needs two texts"
+    ):  # of one, there is the vector
         explain_rows(pairs, ["a cat"])
 
 
 def explained(text, label, words):
     """What `explain` returns for a text of this label and the attributions of its words."""
-    one = {"what": f"label {label}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
+    one = {
+        "what": f"label {label}",
+        "unit": "logit",
+        "value": 1.0,
+        "baseline": 0.0,
+        "error": 0.5,
+        "complete": False,
+    }
     attributed = [{**one, "steps": 64, "words": {"text": words}, "rest": 0.0}]
     return {"texts": {"text": text}, "answer": {}, "said": f"{label}  0.500", "attributed": attributed}
 

@@ -234,7 +234,9 @@ def say(name, words):
 """
 
 
-HEAVY = "torch datasets pandas pyarrow sklearn seqeval matplotlib ruamel accelerate captum evaluate peft".split()
+HEAVY = (
+    "torch datasets pandas pyarrow sklearn seqeval matplotlib ruamel accelerate captum evaluate peft".split()
+)
 
 
 def test_without_torch_every_task_answers_and_what_needs_it_says_so(run, exported, made, tmp_path):
@@ -302,8 +304,12 @@ print(json.dumps(told))
     assert re.search(r"^torch +not installed ", told["doctor"][1], re.M)
     hint = 'only exported models can be run. To train:\n    pip install "bertkit[torch]"\n'
     assert told["doctor"][1].endswith(hint)
-    needs = r'(error: )?this needs (torch|captum), which is not installed\n    pip install "bertkit\[torch\]"\n?'
-    wrong = [each for each in told["refused"].items() if each[1][0] != 2 or not re.fullmatch(needs, each[1][2])]
+    needs = (
+        r'(error: )?this needs (torch|captum), which is not installed\n    pip install "bertkit\[torch\]"\n?'
+    )
+    wrong = [
+        each for each in told["refused"].items() if each[1][0] != 2 or not re.fullmatch(needs, each[1][2])
+    ]
     assert not wrong
     assert len(told["refused"]) == len(asked) + 3
     assert told["needed"] == {"store": [], "heavy": []}, "no command imports libraries that it does not need"
@@ -318,7 +324,9 @@ print(json.dumps(told))
 
 @pytest.mark.parametrize("opset", [18, 24])
 def test_sequences_have_the_path_of_decode(opset):
-    """Hundreds in all: batches of any size and length; the scores of a third are whole numbers, so that paths tie."""
+    """Hundreds in all: batches of any size and length; the scores of a third are whole numbers, so that paths
+    tie.
+    """
     rng = default_rng(opset)
     tags = "O B-A I-A B-B I-B".split()
     count = 0
@@ -353,7 +361,9 @@ def test_sequences_have_the_path_of_decode(opset):
 
 @pytest.fixture
 def linear():
-    """A graph of a MatMul and a Gemm, its input, and both outputs, whose two columns differ a thousandfold in size."""
+    """A graph of a MatMul and a Gemm, its input, and both outputs, whose two columns differ a thousandfold in
+    size.
+    """
     rng = default_rng(0)
     table = (rng.normal(size=(16, 2)) * [100, 0.1]).astype(np.float32)
     texts = rng.normal(size=(5, 16)).astype(np.float32)
@@ -363,7 +373,9 @@ def linear():
     ]
     constants = {"w": table, "v": np.ascontiguousarray(table.T), "bias": np.zeros(2, dtype=np.float32)}
     shapes = {"x": ["n", 16], "a": ["n", 2], "b": ["n", 2]}
-    x, a, b = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    x, a, b = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()
+    )
     weights = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "linear", [x], [a, b], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
@@ -395,15 +407,17 @@ def test_int8_is_per_channel_and_does_not_depend_on_the_processor(linear, tmp_pa
 
 
 def saturating(activations, weights):
-    """Products of unsigned and signed bytes as AVX2 without VNNI computes them (vpmaddubsw, then vpmaddwd): two
-    neighbours are added up in 16 bits. activations: `(rows, inputs)`, weights: `(inputs, outputs)`.
+    """Products of unsigned and signed bytes as AVX2 without VNNI computes them (vpmaddubsw, then vpmaddwd):
+    two neighbours are added up in 16 bits. activations: `(rows, inputs)`, weights: `(inputs, outputs)`.
     """
     products = activations[:, :, None].astype(np.int64) * weights[None].astype(np.int64)
     pairs = products.reshape(len(activations), -1, 2, weights.shape[1]).sum(axis=2)
     return pairs.clip(-(2**15), 2**15 - 1).sum(axis=1)
 
 
-def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, graph, tmp_path, monkeypatch, capsys):
+def test_an_export_that_scores_lower_or_is_another_model_is_not_written(
+    run, graph, tmp_path, monkeypatch, capsys
+):
     """A negative `max_drop` asks for a better metric than the model's."""
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
     raises(
@@ -417,8 +431,13 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, gra
     )
     told = said_when_refused(capsys, "export", run, "--output", tmp_path / "int8", "--int8", "--max-drop", -1)
     assert "Export without int8, or with a larger max_drop." in told
-    figures = {"answered": {"torch": 0.96, "onnx": 0.93}, "metrics": {"torch": {"accuracy": 0.94}, "onnx": {}}}
-    assert program._unanswered(figures).endswith("96.0% of the rows are answered, 97.9% of them right, in int8 93.0%")
+    figures = {
+        "answered": {"torch": 0.96, "onnx": 0.93},
+        "metrics": {"torch": {"accuracy": 0.94}, "onnx": {}},
+    }
+    assert program._unanswered(figures).endswith(
+        "96.0% of the rows are answered, 97.9% of them right, in int8 93.0%"
+    )
     assert not list(tmp_path.iterdir())
     damaged = onnx.ModelProto()
     damaged.CopyFrom(graph.proto)
@@ -442,7 +461,11 @@ def test_what_can_not_be_exported(run, exported, tmp_path):
     kept = moved / "recipe.yaml"
     kept.write_text(kept.read_text().replace("train.jsonl", "gone.jsonl"))
     raises(
-        DataError, r"gone(.|\n)*compared with the run on labelled rows\n.*as `data`", export, moved, tmp_path / "out"
+        DataError,
+        r"gone(.|\n)*compared with the run on labelled rows\n.*as `data`",
+        export,
+        moved,
+        tmp_path / "out",
     )
     assert not (tmp_path / "out").exists()
 
@@ -463,11 +486,21 @@ def test_damaged_folders(exported, tmp_path):
     refused(exported, tmp_path, opset.SerializeToString(), "rejects it: .*opset")
     operator.graph.node[-1].op_type = "NoSuchOperator"
     refused(exported, tmp_path, operator.SerializeToString(), "rejects it: .*NoSuchOperator")
-    for given, made, said in (("input_ids", "other", "has no output logits"), ("strange", "logits", "needs strange")):
+    for given, made, said in (
+        ("input_ids", "other", "has no output logits"),
+        ("strange", "logits", "needs strange"),
+    ):
         ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in (given, made)]
-        graph = helper.make_graph([helper.make_node("Identity", [given], [made])], "other", ends[:1], ends[1:])
+        graph = helper.make_graph(
+            [helper.make_node("Identity", [given], [made])], "other", ends[:1], ends[1:]
+        )
         other = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
-        refused(exported, tmp_path, other.SerializeToString(), f"not the graph that config.json describes: it {said}")
+        refused(
+            exported,
+            tmp_path,
+            other.SerializeToString(),
+            f"not the graph that config.json describes: it {said}",
+        )
     (tmp_path / "model.onnx").unlink()
     raises(ModelError, r"has no model\.onnx", load, tmp_path)
 
@@ -491,9 +524,13 @@ def test_what_can_not_be_asked_of_it(exported, monkeypatch):
     assert theirs("cat " * 500)["truncated"] is True
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     raises(UserError, r"pip install \"bertkit\[onnx-runtime\]\"", load, exported)
-    error = ModuleNotFoundError("Could not import module 'EarlyStoppingCallback'.")  # as transformers raises it
+    error = ModuleNotFoundError(
+        "Could not import module 'EarlyStoppingCallback'."
+    )  # as transformers raises it
     error.__cause__ = ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
-    assert re.search(r"needs accelerate, which is not installed\n.*bertkit\[torch\]", str(not_installed(error)))
+    assert re.search(
+        r"needs accelerate, which is not installed\n.*bertkit\[torch\]", str(not_installed(error))
+    )
     raises(
         ModuleNotFoundError,
         "no such module",

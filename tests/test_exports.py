@@ -1,4 +1,6 @@
-"""Label Studio's exports and CoNLL-U, read without any mapping; and files that are wrong, refused with their place."""
+"""Label Studio's exports and CoNLL-U, read without any mapping; and files that are wrong, refused with their
+place.
+"""
 
 import copy
 import json
@@ -46,12 +48,26 @@ def tagged(data, split="train"):
 
 def region(start, end, label, text, name="label"):
     value = {"start": start, "end": end, "labels": [label], **({} if text is None else {"text": text})}
-    return {"value": value, "id": "wqB0", "from_name": name, "to_name": "text", "type": "labels", "origin": "manual"}
+    return {
+        "value": value,
+        "id": "wqB0",
+        "from_name": name,
+        "to_name": "text",
+        "type": "labels",
+        "origin": "manual",
+    }
 
 
 def choice(name, *chosen):
     value = {"choices": list(chosen)}
-    return {"value": value, "id": "Ao1", "from_name": name, "to_name": "text", "type": "choices", "origin": "manual"}
+    return {
+        "value": value,
+        "id": "Ao1",
+        "from_name": name,
+        "to_name": "text",
+        "type": "choices",
+        "origin": "manual",
+    }
 
 
 def annotation(*results, **given):
@@ -78,13 +94,20 @@ TAGS = ["B-PER", "O", "B-PER"]
 def test_label_studio_with_entities(tmp_path):
     skipped = task("skipped", annotation(region(0, 7, "PER", "skipped"), was_cancelled=True))
     none = {**task("none"), "annotations": None}
-    empty = [task("no name", annotation()), task("none", {**annotation(), "result": None}), task("skip", {"id": 1})]
+    empty = [
+        task("no name", annotation()),
+        task("none", {**annotation(), "result": None}),
+        task("skip", {"id": 1}),
+    ]
     path = write(tmp_path / "t.json", [MET, task("nobody looked"), skipped, *empty, none])
     assert "3 of 7 rows of train have no `spans`" in fails(path)
     data = get(path, missing_labels="ignore")
     assert tagged(data) == [("Ann met Bo", TAGS), ("no name", ["O", "O"]), ("none", ["O"]), ("skip", ["O"])]
     assert notes(data)[0] == f"{path}: read as Label Studio's JSON export: 7 tasks"
-    assert [data.origins["train"][row] for row in range(2)] == [f"{path}, row 1, id 1", f"{path}, row 4, id 1"]
+    assert [data.origins["train"][row] for row in range(2)] == [
+        f"{path}, row 1, id 1",
+        f"{path}, row 4, id 1",
+    ]
 
 
 def test_label_studio_reads_the_ground_truth_or_else_the_first_annotation(tmp_path):
@@ -119,13 +142,16 @@ def test_label_studio_with_a_region_that_is_not_in_its_text(tmp_path):
         (region(1, 4, "PER", "Ann"), "t.json, row 2: the region 'Ann' is from 1 to 4, where the text has 'nn '"),
         (region(6, 9, "PER", None), "row 2: a region from 6 to 9 has no `text`, by which to tell"),
         ({**region(0, 3, "PER", "Ann"), "value": {"start": "/p[1]/text()[1]", "end": "/p[1]/text()[1]",
-          "startOffset": 0, "endOffset": 3, "hypertextlabels": ["PER"]}}, "row 2: a region has `hypertextlabels`"),
+          "startOffset": 0, "endOffset": 3, "hypertextlabels": ["PER"]}}, ("row 2: a region has " "`hypertextlabels`")),
     ):  # fmt: skip
         assert said in fails(write(tmp_path / "t.json", [MET, task("Ann 😀 met", annotation(results))]))
 
 
 def test_label_studio_with_choices(tmp_path):
-    tasks = [task("good", annotation(choice("mood", "Positive"))), task("bad", annotation(choice("mood", "Negative")))]
+    tasks = [
+        task("good", annotation(choice("mood", "Positive"))),
+        task("bad", annotation(choice("mood", "Negative"))),
+    ]
     path = write(tmp_path / "t.json", tasks)
     assert get(path, "text-classification").rows["train"]["label"][:] == ["Positive", "Negative"]
     tasks.append(task("both", annotation(choice("mood", "Positive", "Negative"))))
@@ -140,19 +166,30 @@ def test_label_studio_with_choices(tmp_path):
 
 
 def test_label_studio_with_several_controls_names_them(tmp_path):
-    two = [choice("mood", "good"), choice("topic", "art", "war"), region(0, 1, "X", "a", "ner"), region(0, 1, "Y", "a")]
+    two = [
+        choice("mood", "good"),
+        choice("topic", "art", "war"),
+        region(0, 1, "X", "a", "ner"),
+        region(0, 1, "Y", "a"),
+    ]
     path = write(tmp_path / "t.json", [task("a b", annotation(*two))])
     said = fails(path, "text-classification")
-    assert "needs a column `label`, or `labels`, or `score`; found: 'id', 'text', 'ner', 'mood', 'topic'" in said
+    assert (
+        "needs a column `label`, or `labels`, or `score`; found: 'id', 'text', 'ner', 'mood', 'topic'" in said
+    )
     assert "data: {columns: {label: " in said
     assert "needs a column `tags`, or `spans`; found: 'id', 'text', 'ner'" in fails(path)
     assert get(path, "text-classification", columns={"label": "mood"}).rows["train"]["label"][:] == ["good"]
-    assert get(path, "text-classification", columns={"labels": "topic"}).rows["train"]["labels"][:] == [["art", "war"]]
+    assert get(path, "text-classification", columns={"labels": "topic"}).rows["train"]["labels"][:] == [
+        ["art", "war"]
+    ]
     assert get(path, columns={"spans": "label"}).rows["train"]["tags"][:] == [["B-Y", "O"]]
 
 
 def test_label_studio_with_several_texts_names_them_and_finds_the_only_one(tmp_path):
-    path = write(tmp_path / "t.json", [task({"subject": "Ann", "body": "xx Ann", "n": 1}, *MET["annotations"])])
+    path = write(
+        tmp_path / "t.json", [task({"subject": "Ann", "body": "xx Ann", "n": 1}, *MET["annotations"])]
+    )
     assert "needs a column `tokens`, or `text`; found: 'id', 'subject', 'body', 'n', 'spans'" in fails(path)
     tasks = [task({"subject": "Ann", "body": "xx Ann"}, annotation(region(3, 6, "PER", "Ann")))]
     assert tagged(get(write(path, tasks), columns={"text": "body"})) == [("xx Ann", ["O", "B-PER"])]
@@ -168,7 +205,10 @@ def test_label_studio_that_nobody_annotated_or_that_is_cut_short_and_ordinary_ro
     assert [row["text"] for row in rows] == ["a", "b"]  # for `predict`
     write(path, [MET, {"id": 2, "annotations": [{"result": [{"from_name": "label"}]}], "data": {}}])
     assert "t.json, row 2: not as Label Studio's JSON export has it: KeyError('value')" in fails(path)
-    rows = [{"id": 1, "text": "a", "labels": ["x", "y"], "data": 1}, {"id": 2, "text": "b", "labels": ["x"], "data": 1}]
+    rows = [
+        {"id": 1, "text": "a", "labels": ["x", "y"], "data": 1},
+        {"id": 2, "text": "b", "labels": ["x"], "data": 1},
+    ]
     for name in ("t.jsonl", "t.json"):
         path = write(tmp_path / name, copy.deepcopy(rows))
         data = load(DataSpec(source=str(path)), get_task("text-classification").schema)
@@ -214,7 +254,10 @@ def test_conllu(tmp_path):
 
 
 def test_questions_in_csv_and_with_several_answers_in_parquet_as_on_the_hub(tmp_path):
-    text = 'id,question,context,answers\n1,Who?,"Ann met Bo, yes.",Bo\n2,Why?,Ann met Bo.,\n3,Why?,Ann met Bo.," "\n'
+    text = (
+        'id,question,context,answers\n1,Who?,"Ann met Bo, yes.",Bo\n2,Why?,Ann met Bo.,\n3,Why?,Ann met '
+        'Bo.," "\n'
+    )
     data = get(write(tmp_path / "t.csv", text), "question-answering")
     assert [answers["text"] for answers in data.rows["train"]["answers"]] == [["Bo"], [], []]
     assert notes(data) == ["train: 2 of 3 questions without an answer in the context"]
@@ -226,7 +269,9 @@ def test_questions_in_csv_and_with_several_answers_in_parquet_as_on_the_hub(tmp_
     rows = {"id": ["a", "b"], "title": ["t", "t"], "context": ["Ann met Bo."] * 2, "question": ["Who?"] * 2}
     Dataset.from_dict({**rows, "answers": answers}).to_parquet(tmp_path / "t.parquet")
     assert list(get(tmp_path / "t.parquet", "question-answering").rows["train"]["answers"]) == answers
-    path = write(tmp_path / "t.jsonl", [{"question": "Who?", "context": "Ann met Bo.", "answers": ["Ann", "Bo"]}])
+    path = write(
+        tmp_path / "t.jsonl", [{"question": "Who?", "context": "Ann met Bo.", "answers": ["Ann", "Bo"]}]
+    )
     found = get(path, "question-answering").rows["train"]["answers"][0]
     assert found == {"text": ["Ann", "Bo"], "answer_start": [0, 8]}
 
@@ -245,18 +290,30 @@ def predicted(run, rows, output, *given):
 
 
 def test_entities_for_other_tools(ner, tmp_path):
-    given = [{"text": "the cat 😀 was good, and it sat on the mat", "n": 1}, {"text": "the dog\nwas bad", "n": 2}]
+    given = [
+        {"text": "the cat 😀 was good, and it sat on the mat", "n": 1},
+        {"text": "the dog\nwas bad", "n": 2},
+    ]
     rows = write(tmp_path / "rows.jsonl", given)
     full = [json.loads(line) for line in predicted(ner, rows, tmp_path / "a.jsonl").splitlines()]
     found = [row["answer"]["entities"] for row in full]
     assert any(found)
     by_entity = ("--format", "entities")
     keys = ("start", "end", "label", "text")
-    expected = [(number, *(entity[key] for key in keys)) for number, own in enumerate(found, 1) for entity in own]
+    expected = [
+        (number, *(entity[key] for key in keys)) for number, own in enumerate(found, 1) for entity in own
+    ]
     scores = [entity["score"] for own in found for entity in own]
-    readers = {"b.jsonl": partial(pandas.read_json, lines=True), "b.csv": pandas.read_csv, "b.xlsx": pandas.read_excel}
+    readers = {
+        "b.jsonl": partial(pandas.read_json, lines=True),
+        "b.csv": pandas.read_csv,
+        "b.xlsx": pandas.read_excel,
+    }
     for name, read in readers.items():
-        assert main(["predict", str(ner), "--input", str(rows), "--output", str(tmp_path / name), *by_entity]) == 0
+        assert (
+            main(["predict", str(ner), "--input", str(rows), "--output", str(tmp_path / name), *by_entity])
+            == 0
+        )
         table = read(tmp_path / name)
         assert [*table.columns] == "row id start end label text score".split()
         assert [*table.drop(columns=["id", "score"]).itertuples(index=False, name=None)] == expected
@@ -276,10 +333,14 @@ def test_entities_for_other_tools(ner, tmp_path):
         assert line == {"text": "".join(part + label for part, label in zip(kept, labels, strict=True))}
     predicted(ner, rows, tmp_path / "c.conll", "--format", "conll")
     words = [row["answer"]["words"] for row in full]
-    expected = [{"tokens": [word["word"] for word in own], "tags": [word["tag"] for word in own]} for own in words]
+    expected = [
+        {"tokens": [word["word"] for word in own], "tags": [word["tag"] for word in own]} for own in words
+    ]
     assert [row for _, row in read_rows(tmp_path / "c.conll", DataSpec(source="unused"))] == expected
     named = write(tmp_path / "named.jsonl", [{"n": row["n"], "review": row["text"]} for row in given])
-    renamed = predicted(ner, named, tmp_path / "r.json", "--format", "label-studio", "--column", "text=review")
+    renamed = predicted(
+        ner, named, tmp_path / "r.json", "--format", "label-studio", "--column", "text=review"
+    )
     assert [each["data"]["text"] for each in json.loads(renamed)] == [row["text"] for row in given]
     lists = write(tmp_path / "lists.jsonl", [{"tokens": ["the", "cat"]}])
     (joined,) = json.loads(predicted(ner, lists, tmp_path / "l.json", "--format", "label-studio"))
@@ -288,11 +349,17 @@ def test_entities_for_other_tools(ner, tmp_path):
     assert [each["data"] for each in tasks] == given
     results = [each["predictions"][0]["result"] for each in tasks]
     for row, own, result in zip(given, found, results, strict=True):
-        regions = [{**each["value"], "labels": each["value"]["labels"][0], "score": each["score"]} for each in result]
-        assert regions == [{**{k: v for k, v in e.items() if k != "label"}, "labels": e["label"]} for e in own]
+        regions = [
+            {**each["value"], "labels": each["value"]["labels"][0], "score": each["score"]} for each in result
+        ]
+        assert regions == [
+            {**{k: v for k, v in e.items() if k != "label"}, "labels": e["label"]} for e in own
+        ]
         assert all(row["text"][each["start"] : each["end"]] == each["text"] for each in regions)
     # accepted in Label Studio and exported, they are read again
-    path = write(tmp_path / "e.json", [task(row, annotation(*own)) for row, own in zip(given, results, strict=True)])
+    path = write(
+        tmp_path / "e.json", [task(row, annotation(*own)) for row, own in zip(given, results, strict=True)]
+    )
     assert [text for text, _ in tagged(get(path))] == [row["text"] for row in given]
 
 

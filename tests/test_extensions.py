@@ -1,4 +1,5 @@
-"""A user's own loss and attachments: the losses are those of formulas, and what cannot work is refused before a run.
+"""A user's own loss and attachments: the losses are those of formulas, and what cannot work is refused before
+a run.
 
 That accumulation, processes and a resumed run change nothing is in test_equivalence.py.
 """
@@ -34,7 +35,10 @@ def summed(outputs, labels, num_items_in_batch):
     if not labels.is_floating_point():
         return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum") / num_items_in_batch
     if labels.min() >= 0:
-        return F.binary_cross_entropy_with_logits(logits, labels.view_as(logits), reduction="sum") / num_items_in_batch
+        return (
+            F.binary_cross_entropy_with_logits(logits, labels.view_as(logits), reduction="sum")
+            / num_items_in_batch
+        )
     return F.mse_loss(logits[:, 0], labels, reduction="sum") / num_items_in_batch
 
 
@@ -50,7 +54,9 @@ FORMS = "single-label windows multi-label regression ner-softmax qa-windows-or-n
 
 @pytest.mark.parametrize("identifier", FORMS)
 def test_the_sum_of_the_losses_by_the_count_is_the_tasks_own_loss(identifier, tiny_encoder, tmp_path):
-    recipe = recipe_of(identifier, tiny_encoder).with_(*["task.class_weights=null"] * (identifier == "multi-label"))
+    recipe = recipe_of(identifier, tiny_encoder).with_(
+        *["task.class_weights=null"] * (identifier == "multi-label")
+    )
     for batch, accumulation in ((8, 1), (3, 3)):
         divided = sized(recipe, batch, accumulation)
         plain = first_step_of(divided, tmp_path)
@@ -62,7 +68,9 @@ def probabilities(recipe, folder):
     trainer = trainer_of(recipe, folder)
     batch = trainer.data.examples(trainer.get_train_dataloader().batch_sampler).__getitems__([*range(16)])
     with torch.no_grad():
-        outputs, labels = trainer.learner.loss_inputs(trainer.learner.forward(trainer.model.eval(), batch), batch)
+        outputs, labels = trainer.learner.loss_inputs(
+            trainer.learner.forward(trainer.model.eval(), batch), batch
+        )
     return outputs.logits.softmax(1)[torch.arange(16), labels].tolist(), labels.tolist()
 
 
@@ -85,7 +93,9 @@ EXAMPLES = {  # a loss -> that of one row, by probability and id of its label
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_loss_of_a_step_is_that_of_the_formula(name, tiny_encoder, tmp_path, caplog):
-    """Over micro-batches of 3, 3, 3, 3, 2 and 2 rows; for a loss that divides by its own count there is a warning."""
+    """Over micro-batches of 3, 3, 3, 3, 2 and 2 rows; for a loss that divides by its own count there is a
+    warning.
+    """
     function, formula = EXAMPLES[name]
     recipe = small.recipe(tmp_path, tiny_encoder)
     loss, _ = first_step_of(sized(recipe, 3, 6), tmp_path, compute_loss_func=function)
@@ -127,8 +137,16 @@ FORMLESS = "ner-crf similarity-in-batch retrieval ranking-listwise mlm-nsp"
 REFUSED = {
     **{name: (name, {}, "has no labels to compare outputs with one by one") for name in FORMLESS.split()},
     "weights": ("class-weights", {}, "task.class_weights: has no effect with compute_loss_func"),
-    "smoothing": ("single-label", {"training": {"label_smoothing_factor": 0.1}}, "smoothing_factor: has no effect"),
-    "method": ("linear-head", {"training": {}}, "compute_loss_func=steps.focal has no effect: task.method head"),
+    "smoothing": (
+        "single-label",
+        {"training": {"label_smoothing_factor": 0.1}},
+        "smoothing_factor: has no effect",
+    ),
+    "method": (
+        "linear-head",
+        {"training": {}},
+        "compute_loss_func=steps.focal has no effect: task.method head",
+    ),
 }
 UNUSABLE = {
     "fails": (lambda *_: 1 / 0, "<lambda> failed on a first micro-batch: division by zero"),
@@ -182,7 +200,10 @@ def test_a_run_records_what_it_must_be_resumed_with(tiny_encoder, tmp_path):
     started = "started with compute_loss_func=steps.focal, steps.Lookahead, and has"
     for other, now in (
         ({}, "no attachments of yours now"),
-        ({**own, "compute_loss_func": summed}, "compute_loss_func=test_extensions.summed, steps.Lookahead now"),
+        (
+            {**own, "compute_loss_func": summed},
+            "compute_loss_func=test_extensions.summed, steps.Lookahead now",
+        ),
         ({**own, "attachments": []}, "compute_loss_func=steps.focal now"),
     ):
         small.raises(DataError, f"{started} {now}", train, recipe, run.folder, resume=True, **other)

@@ -1,4 +1,6 @@
-"""A frozen encoder in scikit-learn: vectors against transformers' own hidden states, and scikit-learn's own tools."""
+"""A frozen encoder in scikit-learn: vectors against transformers' own hidden states, and scikit-learn's own
+tools.
+"""
 
 import errno
 import json
@@ -116,7 +118,9 @@ def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encod
 def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder, encoded):
     model = features(tiny_encoder).fit(TEXTS)
     for _ in range(2):
-        with pytest.warns(UserWarning, match=r"2 of 3 texts \(66.7%\) are cut at 64 tokens; 156 tokens") as told:
+        with pytest.warns(
+            UserWarning, match=r"2 of 3 texts \(66.7%\) are cut at 64 tokens; 156 tokens"
+        ) as told:
             got = model.transform([LONG, "a dog", LONG])
         assert len(told) == 1
         assert told[0].filename == __file__
@@ -198,7 +202,9 @@ def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder, monkeypatch):
     other = {"fp32": "bf16", "bf16": "fp32"}[model.reader_.precision]
     monkeypatch.setattr("bertkit.inference.features.best_precision", lambda device: other)
     data = pickle.dumps(model)
-    assert len(data) < (tiny_encoder / "model.safetensors").stat().st_size, "it is pickled without its weights"
+    assert len(data) < (tiny_encoder / "model.safetensors").stat().st_size, (
+        "it is pickled without its weights"
+    )
     again = pickle.loads(data)
     assert again.precision is None
     assert_array_equal(again.transform(TEXTS), model.transform(TEXTS))
@@ -206,7 +212,11 @@ def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder, monkeypatch):
 
 def test_scikit_learn_is_told_that_texts_come_in():
     tags = get_tags(Features("any"))
-    assert (tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array) == (True, True, False)
+    assert (tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array) == (
+        True,
+        True,
+        False,
+    )
     assert tags.transformer_tags.preserves_dtype == []  # always float32
 
 
@@ -353,7 +363,9 @@ def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder, tmp_path, kin
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_file_becomes_npy(tiny_encoder, tmp_path):
-    file = write_rows(tmp_path / "in.jsonl", [{"t": row["text"], "odd": row["n"] or "zero"} for row in rows()])
+    file = write_rows(
+        tmp_path / "in.jsonl", [{"t": row["text"], "odd": row["n"] or "zero"} for row in rows()]
+    )
     model = features(tiny_encoder).fit([])
     assert embed_file(model.transform, file, tmp_path / "out.npy", column="t") == 11
     expected = model.transform([row["text"] for row in rows()])
@@ -393,7 +405,9 @@ def test_a_file_that_grows_meanwhile_is_no_file(tmp_path):
             more.write('{"text": "one more"}\n')
         return np.zeros((len(texts), 3), dtype=np.float32)
 
-    raises(DataError, r"in\.jsonl: has changed while it was read", embed_file, encode, file, tmp_path / "out.npy")
+    raises(
+        DataError, r"in\.jsonl: has changed while it was read", embed_file, encode, file, tmp_path / "out.npy"
+    )
     assert not (tmp_path / "out.npy").exists()
 
 
@@ -429,8 +443,15 @@ def test_a_vector_depends_on_its_text_alone(kind, pool, tiny_encoder, tmp_path):
 
 def test_an_encoder_of_more_than_text_or_with_a_decoder_is_refused(tiny_encoder, tmp_path):
     folder = of_family("bros", tiny_encoder, tmp_path / "bros", dim_bbox=8)
-    said = r"(?s)this bros cannot read its tokenizer's inputs.*further inputs and fixed lengths are not supported"
+    said = (
+        r"(?s)this bros cannot read its tokenizer's inputs.*further inputs and fixed lengths are not "
+        r"supported"
+    )
     raises(ModelError, said, Features(folder, cache=False).fit(TEXTS[:2]).transform, TEXTS[:2])
-    sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"), 2)
-    folder = of_family("bart", tiny_encoder, tmp_path / "bart", d_model=16, max_position_embeddings=64, **sizes)
+    sizes = dict.fromkeys(
+        ("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"), 2
+    )
+    folder = of_family(
+        "bart", tiny_encoder, tmp_path / "bart", d_model=16, max_position_embeddings=64, **sizes
+    )
     raises(ModelError, "a bart has a decoder after its encoder", Features(folder).fit, TEXTS[:2])

@@ -44,7 +44,9 @@ KINDS = [
     Case("multi-label", {**HEAD, "class_weights": {"good": 3.0}}, MULTI),
     Case("regression", HEAD, {"text": TEXTS, "score": GRADES}),
     Case("pair", HEAD, PAIR),
-    Case("windows", {**HEAD, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
+    Case(
+        "windows", {**HEAD, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16
+    ),
 ]
 
 
@@ -74,7 +76,9 @@ def objective(x, y, coefficients, intercepts, weights, C):
     ("case", "layout"), [*((case, None) for case in KINDS), (KINDS[0], Layout("cls", normalize=True))]
 )
 def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, tmp_path, monkeypatch):
-    """The minimum is compared, not its place: the valley is so flat that two optimisers stop 1e-3 apart in it."""
+    """The minimum is compared, not its place: the valley is so flat that two optimisers stop 1e-3 apart in
+    it.
+    """
     monkeypatch.setattr(head, "words_of", lambda names: [])
     task, runner, examples = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", layout))
     length = np.linalg.norm(examples.vectors, axis=1).mean()
@@ -102,7 +106,9 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
         problems = [(y[:, n].astype(int), coefficients[[n]], intercepts[[n]], of_label[n]) for n in columns]
     for targets, *parameters, of_labels in problems:
         by_label = dict(enumerate(of_labels))
-        model = LogisticRegression(C=linear.strength, max_iter=10_000, tol=1e-10, class_weight=by_label).fit(x, targets)
+        model = LogisticRegression(C=linear.strength, max_iter=10_000, tol=1e-10, class_weight=by_label).fit(
+            x, targets
+        )
         least = objective(x, targets, model.coef_, model.intercept_, of_labels, linear.strength)
         reached = objective(x, targets, *parameters, of_labels, linear.strength)
         assert reached == pytest.approx(least, rel=1e-4)
@@ -123,7 +129,9 @@ def clusters(labels, each, noise):
 def by_hand(rows, names, count=5):
     """C -> log loss of the held-out rows."""
     losses = dict.fromkeys(STRENGTHS, 0.0)
-    for learned, held in StratifiedKFold(count, shuffle=True, random_state=3).split(rows.vectors, rows.targets):
+    for learned, held in StratifiedKFold(count, shuffle=True, random_state=3).split(
+        rows.vectors, rows.targets
+    ):
         part = rows[learned] + names if names else rows[learned]
         for C in STRENGTHS:
             model = LogisticRegression(C=C, max_iter=1000, tol=1e-6).fit(part.vectors, part.targets)
@@ -189,7 +197,11 @@ def test_names_as_words():
         assert linear.words_of(names) == words
 
 
-LAYOUTS = [None, Layout("mean", dense=6, activation="Tanh"), Layout("cls", dense=6, bias=False, normalize=True)]
+LAYOUTS = [
+    None,
+    Layout("mean", dense=6, activation="Tanh"),
+    Layout("cls", dense=6, bias=False, normalize=True),
+]
 
 
 def with_layout(tiny_encoder, folder, layout):
@@ -218,7 +230,10 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
     assert_allclose(found, softmax(theirs, 1), atol=1e-5)
     assert not list((tmp_path / "model").rglob("*.bin"))
     small.raises(
-        RuntimeError, "ignore_mismatched_sizes", AutoModelForSequenceClassification.from_pretrained, tmp_path / "model"
+        RuntimeError,
+        "ignore_mismatched_sizes",
+        AutoModelForSequenceClassification.from_pretrained,
+        tmp_path / "model",
     )  # it would have a random head
     _, loading = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not loading["missing_keys"]
@@ -233,7 +248,9 @@ def test_the_cards_code_gives_the_same(case, tiny_encoder, tmp_path):
     found = {}
     exec(code.replace("PATH_OR_HUB_ID", str(tmp_path / "model")), found)
     pair = [{"text_a": "your text", "text_b": "another"}]
-    answers = load(tmp_path / "model", precision="fp32")(pair if task.options.pair else ["your text", "another"])
+    answers = load(tmp_path / "model", precision="fp32")(
+        pair if task.options.pair else ["your text", "another"]
+    )
     ours = [list(each["scores"].values()) if task.names else each["score"] for each in answers]
     assert_allclose(found["probabilities" if task.names else "scores"], ours, atol=1e-5)
 
@@ -246,7 +263,9 @@ def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder, tmp_path)
         assert f"{key}: has no effect with task.method head" in said
     assert "training.per_device_eval_batch_size" not in said
     new = ["~training", "model.config={hidden_size: 16}", "~model.name", f"model.tokenizer={tiny_encoder}"]
-    small.raises(RecipeError, "a new encoder has learned nothing", load_recipe, file, ["task.method=head", *new])
+    small.raises(
+        RecipeError, "a new encoder has learned nothing", load_recipe, file, ["task.method=head", *new]
+    )
 
 
 @pytest.mark.parametrize("method", ["head", "full", "null"])
@@ -257,7 +276,12 @@ def test_a_written_recipe_is_the_same_recipe(method, tiny_encoder, tmp_path):
     for other in ("head", "full", "null"):
         assert given.with_(f"task.method={other}").with_(f"task.method={method}") == given
     rate = given.training.get("learning_rate")
-    assert rate == {"head": None, "full": FEW_ROWS["learning_rate"], "null": TRAINING_DEFAULTS["learning_rate"]}[method]
+    assert (
+        rate
+        == {"head": None, "full": FEW_ROWS["learning_rate"], "null": TRAINING_DEFAULTS["learning_rate"]}[
+            method
+        ]
+    )
 
 
 CONTRASTIVE = {**NAME, "method": "contrastive"}
@@ -313,7 +337,9 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder, monkeypatch)
     labels = (rows + names).targets
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
     model, facts = fit(runner, features, seed=0)
-    weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
+    weight, bias = (
+        each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias)
+    )
     assert_allclose(weight, 20 * normed(means), atol=1e-5)
     counts = np.bincount(labels)
     assert_allclose(bias, np.log((counts + 1) / (counts.sum() + len(counts))), atol=1e-6)
@@ -346,11 +372,15 @@ def test_the_learning_rate_rises_and_falls():
 
 def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny_encoder, tmp_path):
     numbers = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", kind="regression")
-    small.raises(DataError, "learns from labels, not from numbers", bertkit.train, numbers, tmp_path / "refused")
+    small.raises(
+        DataError, "learns from labels, not from numbers", bertkit.train, numbers, tmp_path / "refused"
+    )
     assert not (tmp_path / "refused").exists()
     case = Case("alone", CONTRASTIVE, {"text": TEXTS[:3], "label": ["a", "b", "c"]})
     task = case.task(tiny_encoder)
-    model, _ = fit(Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4), task.features(case.rows()), 0)
+    model, _ = fit(
+        Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4), task.features(case.rows()), 0
+    )
     assert torch.isfinite(model.classifier.linear.weight).all()
 
 
@@ -389,7 +419,9 @@ def test_it_is_a_run_like_any_other_and_its_card_is_true(trained):
     found = {}
     exec(code.replace("PATH_OR_HUB_ID", str(trained.model)), found)
     answers = load(trained.folder, precision="fp32")(["your text", "another"])
-    assert found["probabilities"] == pytest.approx(np.array([[*each["scores"].values()] for each in answers]), abs=1e-6)
+    assert found["probabilities"] == pytest.approx(
+        np.array([[*each["scores"].values()] for each in answers]), abs=1e-6
+    )
 
 
 def test_it_is_exported(trained, tmp_path):
@@ -412,7 +444,11 @@ def test_its_files_are_fit_to_be_pushed(trained, capsys):
 
 
 def test_a_fine_tuned_student_learns_from_it(trained, tiny_encoder, tmp_path):
-    more = (f"distillation.teacher={trained.folder}", "training.num_train_epochs=1", "training.save_strategy=no")
+    more = (
+        f"distillation.teacher={trained.folder}",
+        "training.num_train_epochs=1",
+        "training.save_strategy=no",
+    )
     run = small.trained(tmp_path, tiny_encoder, *more)
     theirs = trained.results["splits"]["validation"]["metrics"]
     assert run.results["baselines"]["validation"]["teacher"] == theirs
@@ -432,5 +468,7 @@ def test_labels_are_few_for_a_training_by_steps_alone_and_rare_for_accuracy_alon
             _, findings = prepare_jobs(recipe.with_(*overrides))
             said = "".join(f"{each.what} {each.fix}" for each in findings[""])
             assert ("fewer than 10 rows: bad 2" in said) == few
-            assert ("depends on labels with less than 10% of the rows; in train: bad 2 (9.5%)" in said) == told
+            assert (
+                "depends on labels with less than 10% of the rows; in train: bad 2 (9.5%)" in said
+            ) == told
             assert ("training.metric_for_best_model: f1_macro or matthews_correlation" in said) == told

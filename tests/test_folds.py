@@ -34,7 +34,9 @@ LABEL = names_of(Column("label", ""))
 
 
 def table(labels, texts=None, groups=None):
-    origin = Origin(["f:"], array("H", [0] * len(labels)), array("q", range(len(labels))), array("q", groups or []))
+    origin = Origin(
+        ["f:"], array("H", [0] * len(labels)), array("q", range(len(labels))), array("q", groups or [])
+    )
     return Table({"label": labels, "text": texts or [f"text {n}" for n in range(len(labels))]}, origin)
 
 
@@ -58,11 +60,15 @@ def test_pairs_in_either_order_are_in_one_fold():
     assert of[:20] == of[20:]
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 12)), min_size=6, max_size=50))
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 12)), min_size=6, max_size=50)
+)
 def test_rows_of_one_text_or_group_are_in_one_fold(rows):
     rows = [*rows, ("a", 10, 13), ("b", 11, 14)]  # at least two groups
     labels, texts, groups = ([*column] for column in zip(*rows, strict=True))
-    given_rows = table(labels, [f"Text  {n}" if place % 2 else f"text {n}" for place, n in enumerate(texts)], groups)
+    given_rows = table(
+        labels, [f"Text  {n}" if place % 2 else f"text {n}" for place, n in enumerate(texts)], groups
+    )
     of = folds(given_rows, 2, 1, "label", LABEL, ["text"])
     assert set(of) == {1, 2}
     for keys in (texts, groups):
@@ -89,15 +95,21 @@ def test_folds_are_the_same_on_every_platform_and_refused_of_fewer_rows_or_group
     expected = [3, 1, 1, 3, 2, 1, 3, 1, 2, 2]
     assert folds(table(labels), 3, 42, "label", LABEL) == expected
     assert folds(table(labels), 3, 43, "label", LABEL) != expected
-    with pytest.raises(DataError, match="2 folds of 3 rows of train, which make 1 group: rows of the same texts"):
+    with pytest.raises(
+        DataError, match="2 folds of 3 rows of train, which make 1 group: rows of the same texts"
+    ):
         folds(table(["a", "b", "a"], groups=[5, 5, 5]), 2, 0, "label", LABEL)
     with pytest.raises(DataError, match=r"folds: 4 folds of 3 rows of train, which make 3 groups"):
         folds(table(["a", "b", "a"]), 4, 0, "label", LABEL)
 
 
 def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path):
-    asked = [(f"the {a} ?", f"it was {b} and red") for b in "good bad fine blue".split() for a in small.WORDS[:3]]
-    rows = [{"question": q, "context": c, "answers": ["red"], "customer": n % 5} for n, (q, c) in enumerate(asked)]
+    asked = [
+        (f"the {a} ?", f"it was {b} and red") for b in "good bad fine blue".split() for a in small.WORDS[:3]
+    ]
+    rows = [
+        {"question": q, "context": c, "answers": ["red"], "customer": n % 5} for n, (q, c) in enumerate(asked)
+    ]
     source = small.write_rows(tmp_path / "train.jsonl", rows)
     kind = get_task("question-answering")
     options = kind.Options(name="question-answering")
@@ -106,9 +118,14 @@ def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path):
     assert not findings
     assert Counter(of) == {1: 6, 2: 6}
     assert len(set(zip(of, (row["context"] for row in rows), strict=True))) == 4
-    grouped = small.read_data(DataSpec(source={"train": str(source)}, group_by="customer", limit=11), kind, options)
+    grouped = small.read_data(
+        DataSpec(source={"train": str(source)}, group_by="customer", limit=11), kind, options
+    )
     of, _ = fold_rows(grouped, 2, 42, ())
-    kept = [rows[int(grouped.origins["train"].public(place).rpartition(":")[2]) - 1]["customer"] for place in range(11)]
+    kept = [
+        rows[int(grouped.origins["train"].public(place).rpartition(":")[2]) - 1]["customer"]
+        for place in range(11)
+    ]
     assert len(set(zip(of, kept, strict=True))) == len(set(kept))
 
 
@@ -159,7 +176,9 @@ def test_without_held_out_rows_the_out_of_fold_score_is_the_one_reported(run):
     assert not (run.folder / "predictions/train.jsonl").exists()
 
 
-def test_the_model_has_the_temperature_of_the_out_of_fold_answers_and_folds_keep_no_checkpoints(run, tmp_path):
+def test_the_model_has_the_temperature_of_the_out_of_fold_answers_and_folds_keep_no_checkpoints(
+    run, tmp_path
+):
     options = run.load().task.options
     assert options.temperature not in (None, 1.0)
     assert options.conformal is None
@@ -178,7 +197,11 @@ def test_report_card_and_summary_show_the_folds(run, capsys):
     assert f"over 3 folds (mean ± sd): {rows[-1][2]}" in said
     assert "training rows: this says nothing" not in said
     text = card(facts)
-    for shown in (f"over 3 folds (mean ± sd): {rows[-1][2]}", "of train-oof, ", "models of folds  95 % interval"):
+    for shown in (
+        f"over 3 folds (mean ± sd): {rows[-1][2]}",
+        "of train-oof, ",
+        "models of folds  95 % interval",
+    ):
         assert shown in text
     for hidden in ("scored above", "this model  95 %"):
         assert hidden not in text
@@ -192,7 +215,9 @@ def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run):
     scores = []
     for fold in (1, 2, 3):
         counts = Counter(line["label"] for line in lines if line["fold"] != fold)
-        majority = max(("good", "bad"), key=counts.__getitem__)  # of equal ones, the first in the order of the ids
+        majority = max(
+            ("good", "bad"), key=counts.__getitem__
+        )  # of equal ones, the first in the order of the ids
         own = [line["label"] for line in lines if line["fold"] == fold]
         scores.append(own.count(majority) / len(own))
     assert results["baselines"]["train-oof"]["majority"]["accuracy"] == pytest.approx(sum(scores) / 3)
@@ -269,7 +294,11 @@ def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(r
     with pytest.raises(DataError, match="no validation split, which early_stopping"):
         cross_validate(recipe.with_("early_stopping.patience=2"), tmp_path / "run")
     small.raises(
-        DataError, "folds: 17 folds of 16 rows of train", cross_validate, recipe.with_("folds=17"), tmp_path / "run"
+        DataError,
+        "folds: 17 folds of 16 rows of train",
+        cross_validate,
+        recipe.with_("folds=17"),
+        tmp_path / "run",
     )
     assert not (tmp_path / "run").exists()
     rows = [*small.rows("single-label", 8), {"text": "a cat", "label": "rare"}]
@@ -280,7 +309,9 @@ def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(r
     assert "train: all rows with rare are in one fold, whose model has no such row to learn from" in findings
 
 
-FOLDED = "multi-label regression qa-windows-or-none retrieval ner-document ranking-listwise linear-head".split()
+FOLDED = (
+    "multi-label regression qa-windows-or-none retrieval ner-document ranking-listwise linear-head".split()
+)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.id in FOLDED], ids=lambda case: case.id)

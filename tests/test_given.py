@@ -58,13 +58,20 @@ def test_what_is_wrong_is_reported_at_once_with_key_paths():
             "early_stopping.patience: must be at least 1, found 0",
         ):
             assert each in found
-    small.raises(bertkit.RecipeError, r"task: missing(?s:.*)model: missing(?s:.*)data: missing", bertkit.Recipe)
     small.raises(
-        bertkit.RecipeError, "task: expected a mapping, found the number 5", bertkit.Recipe, **{**BASE, "task": 5}
+        bertkit.RecipeError, r"task: missing(?s:.*)model: missing(?s:.*)data: missing", bertkit.Recipe
+    )
+    small.raises(
+        bertkit.RecipeError,
+        "task: expected a mapping, found the number 5",
+        bertkit.Recipe,
+        **{**BASE, "task": 5},
     )
     with pytest.raises(bertkit.RecipeError, match="model: expected a mapping, found the number 5"):
         read("text-classification", ROWS, {"model": 5, "max_length": 64})
-    with pytest.raises(bertkit.RecipeError, match="no task 'text-clasification'; did you mean 'text-classification'"):
+    with pytest.raises(
+        bertkit.RecipeError, match="no task 'text-clasification'; did you mean 'text-classification'"
+    ):
         bertkit.Recipe(**{**BASE, "task": "text-clasification"})
 
 
@@ -88,7 +95,9 @@ model: {name: some/model}
 data: {source: sample:sentiment}
 training: {learning_rate: 5.0e-5, num_train_epochs: 3, weight_decay: 0.01, eval_strategy: epoch}
 """  # each of them is a default, too
-SEVERAL = STATED.replace("task: {", "tasks: {a: {task: {").replace("}\nmodel", "}, data: {source: sample:ner}}}\nmodel")
+SEVERAL = STATED.replace("task: {", "tasks: {a: {task: {").replace(
+    "}\nmodel", "}, data: {source: sample:ner}}}\nmodel"
+)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +121,11 @@ def test_what_a_recipe_states_is_kept_when_defaults_change(text, tmp_path):
         {"model": {"max_length": 64}}, {"task": {"kind": "multi-label"}}, {"training": {"learning_rate": 1e-4}},
     ):  # fmt: skip
         ((section, value),) = values.items()
-        overrides = [f"{section}.{key}={json.dumps(v)}" for key, v in value.items()] if isinstance(value, dict) else []
+        overrides = (
+            [f"{section}.{key}={json.dumps(v)}" for key, v in value.items()]
+            if isinstance(value, dict)
+            else []
+        )
         overrides = overrides or [f"{section}={json.dumps(value)}"]
         wanted = outcome(file, None, {}, overrides)
         assert outcome(file, None, values) == wanted
@@ -121,12 +134,18 @@ def test_what_a_recipe_states_is_kept_when_defaults_change(text, tmp_path):
     if text is STATED:
         full = bertkit.load_recipe(file).with_("task.method=full")
         assert (full.training["learning_rate"], full.training["num_train_epochs"]) == (5e-5, 3)
-        assert bertkit.load_recipe(file, ["~training"]).with_("task.method=full").training["num_train_epochs"] == 20
+        assert (
+            bertkit.load_recipe(file, ["~training"]).with_("task.method=full").training["num_train_epochs"]
+            == 20
+        )
 
 
 def test_the_options_of_another_task_are_its_own():
     recipe = bertkit.Recipe(**BASE)
-    assert recipe.with_("task.name=token-classification", "data.source=sample:ner").task.name == "token-classification"
+    assert (
+        recipe.with_("task.name=token-classification", "data.source=sample:ner").task.name
+        == "token-classification"
+    )
 
 
 def test_a_value_of_python_has_no_line_and_its_path_starts_here(tmp_path, monkeypatch):
@@ -156,7 +175,12 @@ def test_a_key_goes_where_the_only_section_has_it_with_rows_by_split_too():
     assert (recipe.model.name, recipe.model.max_length) == ("some/model", 64)
     assert (recipe.task.kind, recipe.task.thresholds) == ("multi-label", {"good": 0.3})
     assert recipe.data.columns == {"text": "review"}
-    assert (recipe.early_stopping.patience, recipe.verify, recipe.seeds, recipe.peft.r) == (2, False, [1, 2], 4)
+    assert (recipe.early_stopping.patience, recipe.verify, recipe.seeds, recipe.peft.r) == (
+        2,
+        False,
+        [1, 2],
+        4,
+    )
     for data in ({"train": ROWS, "validation": 0.25}, {"source": ROWS, "validation": 0.25}):
         spec = read("text-classification", data, {"model": "m", "columns": {"text": "id"}, "limit": 3}).data
         assert (spec.source, spec.validation, spec.columns, spec.limit) == ("memory", 0.25, {"text": "id"}, 3)
@@ -199,21 +223,40 @@ def test_data_replaces_the_data_of_a_shipped_recipe_and_its_expected_scores():
 
 def test_train_says_what_it_expects(tmp_path):
     train = bertkit.train
-    with pytest.raises(bertkit.RecipeError, match="expected a task, a recipe or its name first, found a list"):
+    with pytest.raises(
+        bertkit.RecipeError, match="expected a task, a recipe or its name first, found a list"
+    ):
         train(ROWS, tmp_path / "run", data="text-classification")
-    with pytest.raises(bertkit.RecipeError, match="text-clasification: no such recipe or task; did you mean 'text-cl"):
+    with pytest.raises(
+        bertkit.RecipeError, match="text-clasification: no such recipe or task; did you mean 'text-cl"
+    ):
         train("text-clasification", tmp_path / "run", data=ROWS)
     said = "output_dir: expected a folder, found a list; the data go by keyword"
     small.raises(bertkit.RecipeError, said, train, "text-classification", ROWS)
     small.raises(
-        TypeError, "takes 2 positional arguments but 3 were given", train, "text-classification", ROWS, tmp_path / "run"
+        TypeError,
+        "takes 2 positional arguments but 3 were given",
+        train,
+        "text-classification",
+        ROWS,
+        tmp_path / "run",
     )
-    small.raises(bertkit.RecipeError, "model: missing", train, "text-classification", tmp_path / "run", data=ROWS)
     small.raises(
-        bertkit.RecipeError, "data: missing", train, "text-classification", tmp_path / "run", model="some/model"
+        bertkit.RecipeError, "model: missing", train, "text-classification", tmp_path / "run", data=ROWS
     )
     small.raises(
-        bertkit.RecipeError, r"`memory` stands for rows that are given", bertkit.Recipe, **{**BASE, "data": "memory"}
+        bertkit.RecipeError,
+        "data: missing",
+        train,
+        "text-classification",
+        tmp_path / "run",
+        model="some/model",
+    )
+    small.raises(
+        bertkit.RecipeError,
+        r"`memory` stands for rows that are given",
+        bertkit.Recipe,
+        **{**BASE, "data": "memory"},
     )
     with pytest.raises(bertkit.RecipeError, match=r"data.fingerprint: goes with `source: memory`"):
         bertkit.Recipe(**{**BASE, "data": ROWS}).with_("data.source=sample:sentiment")

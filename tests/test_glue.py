@@ -24,7 +24,10 @@ QUICK = ["training.max_steps=1", "verify=false", "explain=false"]
 FILES = re.findall(r"^\| `(\w+)` \| `(data=\{.*\})` \|", PAGE, re.M)
 NLI = ("entailment", "neutral", "contradiction")
 TWO = ("entailment", "not_entailment")
-MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"
+MNLI = (
+    "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse "
+    "sentence2_parse"
+)
 MNLI = f"{MNLI} sentence1 sentence2"
 STSB = "index genre filename year old_index source1 source2 sentence1 sentence2"
 TEST = "index sentence1 sentence2"
@@ -89,7 +92,11 @@ def lines(layout, split, columns, header):
     if header:
         yield "\t".join(name.replace("_ID", " ID").replace("_String", " String") for name in names)
     for number in range(SIZES[split.partition("_")[0]]):
-        values = {name: f"{name} {number}" for name in names} | {"index": str(number), "id": str(number), "star": ""}
+        values = {name: f"{name} {number}" for name in names} | {
+            "index": str(number),
+            "id": str(number),
+            "star": "",
+        }
         values |= {name: text(split, number, side) for side, name in enumerate(layout.inputs)}
         yield "\t".join({**values, layout.target: answer(layout, number)}[name] for name in names)
 
@@ -105,13 +112,19 @@ def data(tmp_path_factory):
     for task, layout in LAYOUTS.items():
         mark = "\ufeff" if task == "MRPC" else ""
         for end in layout.splits:
-            write(f"{task}/dev{end}.tsv", lines(layout, f"dev{end}", layout.dev or layout.train, layout.header), mark)
+            write(
+                f"{task}/dev{end}.tsv",
+                lines(layout, f"dev{end}", layout.dev or layout.train, layout.header),
+                mark,
+            )
             write(f"{task}/test{end}.tsv", lines(layout, f"test{end}", layout.test, True))
         write(f"{task}/train.tsv", lines(layout, "train", layout.train, layout.header), mark)
     pairs = LAYOUTS["MRPC"]
     for split in ("train", "test"):
         write(f"MRPC/msr_paraphrase_{split}.txt", lines(pairs, split, pairs.train, True), "\ufeff")
-    with (home / "QQP/train.tsv").open("a") as file:  # a row in two lines, one without its end, and a whole one
+    with (home / "QQP/train.tsv").open(
+        "a"
+    ) as file:  # a row in two lines, one without its end, and a whole one
         file.write('8\t1\t2\tthe "cat\n was good ?\tthe dog ?\t1\n9\t1\t2\tthe cat\n10\t3\t4\tlast\trow\t0\n')
     return home
 
@@ -123,10 +136,18 @@ def glue():
 
 @pytest.fixture(scope="module")
 def suite(glue, data, tiny_encoder, tmp_path_factory):
-    """All nine tasks, trained on the files for one step and two seeds: the arguments, and the folder of the runs."""
+    """All nine tasks, trained on the files for one step and two seeds: the arguments, and the folder of the
+    runs.
+    """
     folder = tmp_path_factory.mktemp("suite")
     arguments = ["--data", str(data), "--seeds", "1", "2", "--output-dir", str(folder)]
-    arguments += ["--overrides", f"model.name={tiny_encoder}", "model.max_length=32", "~model.revision", *QUICK]
+    arguments += [
+        "--overrides",
+        f"model.name={tiny_encoder}",
+        "model.max_length=32",
+        "~model.revision",
+        *QUICK,
+    ]
     arguments += ["training.save_strategy=no", "training.eval_strategy=no"]
     glue.main(arguments)
     return SimpleNamespace(arguments=arguments, folder=folder / "bert-base")
@@ -143,7 +164,9 @@ def test_each_line_of_the_table_reads_its_files(name, word, data, monkeypatch):
     train = recipe.data.source["train"]
     task = Path(train).parent.name
     found = {split: list(part) for split, part in read.rows.items()}
-    found = {split: [{k: v for k, v in row.items() if k != "id"} for row in part] for split, part in found.items()}
+    found = {
+        split: [{k: v for k, v in row.items() if k != "id"} for row in part] for split, part in found.items()
+    }
     last = {"text_a": "last", "text_b": "row", "label": "0"}
     if recipe.data.validation:
         kept = sorted([*found["train"], *found["validation"]], key=str)
@@ -158,7 +181,17 @@ def test_each_line_of_the_table_reads_its_files(name, word, data, monkeypatch):
 
 
 def test_the_table_has_all_recipes_and_says_what_they_say():
-    assert {name for name, _ in FILES} == {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"}
+    assert {name for name, _ in FILES} == {
+        "cola",
+        "sst2",
+        "mrpc",
+        "stsb",
+        "qqp",
+        "mnli",
+        "qnli",
+        "rte",
+        "wnli",
+    }
     for name, word in FILES:
         recipe = load_recipe(name, check_files=False)
         assert recipe.data.source == "nyu-mll/glue"
@@ -173,11 +206,19 @@ def test_the_table_has_all_recipes_and_says_what_they_say():
 
 
 def test_the_suite_prints_the_scores_of_all_seeds_and_skips_finished_runs(glue, suite, capsys, monkeypatch):
-    monkeypatch.setattr("bertkit.training.train.train_seed", lambda *_: pytest.fail("a finished run is trained again"))
+    monkeypatch.setattr(
+        "bertkit.training.train.train_seed", lambda *_: pytest.fail("a finished run is trained again")
+    )
     glue.main(suite.arguments)
     printed = capsys.readouterr().out
-    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[2:] if line[:1] == "|"]
-    assert [(line[0], line[1]) for line in found] == [(figure.title, figure.metric) for figure in glue.FIGURES]
+    found = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in printed.splitlines()[2:]
+        if line[:1] == "|"
+    ]
+    assert [(line[0], line[1]) for line in found] == [
+        (figure.title, figure.metric) for figure in glue.FIGURES
+    ]
     assert {figure.task for figure in glue.FIGURES} == {name for name, _ in FILES}
     for line, figure in zip(found, glue.FIGURES, strict=True):
         results = Run(suite.folder / figure.task).results
@@ -192,11 +233,23 @@ def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
     hub = glue.recipe_of("mnli", "minilm", None, [7], [])
     assert (hub.data, hub.seeds) == (load_recipe("mnli", check_files=False).data, [7])
     assert hub.model == load_recipe("mnli-minilm", check_files=False).model
-    assert glue.recipe_of("stsb", "bert-base", None, [7], []).data == load_recipe("stsb", check_files=False).data
+    assert (
+        glue.recipe_of("stsb", "bert-base", None, [7], []).data == load_recipe("stsb", check_files=False).data
+    )
     (tmp_path / "some").mkdir()
     (tmp_path / "some/CoLA").symlink_to(data / "CoLA")
     with pytest.raises(SystemExit, match=r"some/RTE/train\.tsv"):  # before anything is trained
-        glue.main(["--tasks", "cola", "rte", "--data", str(tmp_path / "some"), "--output-dir", str(tmp_path / "runs")])
+        glue.main(
+            [
+                "--tasks",
+                "cola",
+                "rte",
+                "--data",
+                str(tmp_path / "some"),
+                "--output-dir",
+                str(tmp_path / "runs"),
+            ]
+        )
     assert not (tmp_path / "runs").exists()
 
 
@@ -219,13 +272,20 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     names, _, *lines = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
     pretrained, random = (dict(zip(names, cells, strict=True)) for cells in lines)
     (seed,) = Run(folder / "pretraining").results["seeds"]
-    assert (pretrained["what"], pretrained["budget"], pretrained["steps"]) == ("speedrun", "20s", f"{seed['steps']:,}")
+    assert (pretrained["what"], pretrained["budget"], pretrained["steps"]) == (
+        "speedrun",
+        "20s",
+        f"{seed['steps']:,}",
+    )
     last = small.read_rows(folder / "pretraining/metrics.jsonl")[-1]
     assert seed["steps"] < last["num_input_tokens_seen"] <= 4 * 32 * seed["steps"]
     assert pretrained["million tokens"] == f"{last['num_input_tokens_seen'] / 1e6:.1f}"
     assert pretrained["perplexity"] == f"{seed['metrics']['validation']['perplexity']:.1f}"
     for start, cells in (("pretrained", pretrained), ("random", random)):
-        scored = [each["metrics"]["validation"]["accuracy"] for each in Run(folder / start / "sst2").results["seeds"]]
+        scored = [
+            each["metrics"]["validation"]["accuracy"]
+            for each in Run(folder / start / "sst2").results["seeds"]
+        ]
         assert cells["SST-2"] == glue.over_seeds(scored)
         assert (cells["CoLA"], cells["RTE"]) == ("–", "–")
     assert random["what"] == "random weights"

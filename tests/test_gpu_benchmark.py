@@ -1,4 +1,6 @@
-"""benchmarks/gpu.py: the whole program with a tiny encoder on any machine, and the numbers that it computes."""
+"""benchmarks/gpu.py: the whole program with a tiny encoder on any machine, and the numbers that it
+computes.
+"""
 
 import importlib
 import os
@@ -49,7 +51,9 @@ def test_the_whole_program(tmp_path):
                 assert (len(told["seconds"]), told["peak_bytes"]) == (1, None)
                 assert told["tokens_per_second"] > 4 * told["rows_per_second"] > 0
                 assert 0 < told["mfu"] < 1
-            assert ours["mfu"] / theirs["mfu"] == pytest.approx(ours["rows_per_second"] / theirs["rows_per_second"])
+            assert ours["mfu"] / theirs["mfu"] == pytest.approx(
+                ours["rows_per_second"] / theirs["rows_per_second"]
+            )
     assert all("no/such" in cell["failed"] for cell in cells[4:])
     table = [line for line in output.with_suffix(".md").read_text().splitlines() if line.startswith("|")]
     assert len(table) == 2 + 4 * 2 + 4
@@ -74,7 +78,9 @@ def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
         assert flops(model, lengths, train=train) == counter.get_total_flops()
     sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     ids = {f"{role}_token_id": 0 for role in "pad cls sep bos eos".split()}
-    model = ModernBertModel(ModernBertConfig(vocab_size=50, hidden_size=24, local_attention=8, **sizes, **ids))
+    model = ModernBertModel(
+        ModernBertConfig(vocab_size=50, hidden_size=24, local_attention=8, **sizes, **ids)
+    )
     flops = module("gpu_cell").flops
     short, long = (flops(model, np.array([[length]]), train=False) for length in (8, 16))
     assert long == 2 * short + 4 * 24 * 16 * 8

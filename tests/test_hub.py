@@ -60,7 +60,9 @@ def answers(source, case, revision=None):
 SENT = ("single-label", "ner-crf", "retrieval", "text-to-text", "mlm-nsp")  # one of each kind of files
 
 
-@pytest.mark.parametrize("case", [case for case in [*CASES, *DRAWN] if case.id in SENT], ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case", [case for case in [*CASES, *DRAWN] if case.id in SENT], ids=lambda case: case.id
+)
 def test_a_model_answers_the_same_after_the_round_trip(case, tiny_encoder, tmp_path, hub, monkeypatch):
     run = finished(case, tiny_encoder, tmp_path / "run")
     pushed = push(run.folder, ME)
@@ -79,7 +81,9 @@ def test_a_model_answers_the_same_after_the_round_trip(case, tiny_encoder, tmp_p
 def test_the_command_line_there_and_back(trained, hub, tmp_path, capsys):
     pushed = small.said(capsys, "push", trained.folder, ME)
     (commit,) = re.findall(r'bertkit.load\("me/model", revision="(\w{40})"\)', pushed)
-    told = json.loads(small.said(capsys, "predict", ME, "the cat was good", "--revision", commit, "--json"))["answer"]
+    told = json.loads(small.said(capsys, "predict", ME, "the cat was good", "--revision", commit, "--json"))[
+        "answer"
+    ]
     assert told == load(trained.folder)("the cat was good")
     rows = small.write_rows(tmp_path / "new.jsonl", small.rows("single-label", 9, 40))
     assert evaluate(ME, data=rows) == evaluate(trained.folder, data=rows)
@@ -107,7 +111,9 @@ def test_pickles_and_code_at_the_hub_are_not_fetched(trained, hub, tmp_path):
 def test_a_dry_run_lists_every_file_and_changes_nothing(trained, hub, capsys, monkeypatch):
     out = small.said(capsys, "push", trained.folder, ME, "--dry-run")
     for file in trained.model.rglob("*"):
-        line = next(line for line in out.splitlines() if line.startswith(f"{file.relative_to(trained.model)} "))
+        line = next(
+            line for line in out.splitlines() if line.startswith(f"{file.relative_to(trained.model)} ")
+        )
         assert line.split()[1:] == [f"{file.stat().st_size:,}"]
     assert {request.partition(" ")[0] for request in hub.requests} == {"GET"}
     assert hub.repos == {}
@@ -133,7 +139,11 @@ def test_a_benchmark_is_pushed_its_score_on_test(run, hub):
     stated = YAML(typ="safe").load(hub.files(ME)[".eval_results/bertkit.yaml"])
     (entry,) = parse_eval_result_entries(stated)
     scores = run.results["splits"]["test"]
-    assert (entry.dataset_id, entry.dataset_revision, entry.task_id) == ("me/benchmark", "0" * 40, "sentiment")
+    assert (entry.dataset_id, entry.dataset_revision, entry.task_id) == (
+        "me/benchmark",
+        "0" * 40,
+        "sentiment",
+    )
     assert (entry.value, entry.notes) == (scores["metrics"]["accuracy"], f"accuracy, {scores['rows']} rows")
     facts = read_facts(run.folder)
     untested = {**facts.results, "splits": {"validation": scores}}
@@ -195,7 +205,9 @@ def test_private_unless_public_is_said(trained, hub):
 
 def test_a_new_public_repository_is_private_until_all_is_there(trained, hub):
     push(trained.folder, ME, public=True)
-    order = [line for line in hub.requests if re.match(r"POST /api/repos|POST .*/commit/|PUT .*/settings", line)]
+    order = [
+        line for line in hub.requests if re.match(r"POST /api/repos|POST .*/commit/|PUT .*/settings", line)
+    ]
     assert [line.rpartition("/")[2] for line in order] == ["create", "main", "settings"]
     hub.faults = [Fault("/settings", 500, times=99)]
     del hub.repos[ME]
@@ -235,11 +247,11 @@ def several(run):
 
 UNFIT = [  # damage to a run, and the message
     (lambda run: (run.folder / "results.json").unlink(), "is not a finished run: it has no results.json"),
-    (lambda run: restate(run, "results.json", "seeds", "over_seeds"), "(?s)lacks `seeds`.*lacks `over_seeds`"),
+    (lambda run: restate(run, "results.json", "seeds", "over_seeds"), ("(?s)lacks `seeds`.*lacks " "`over_seeds`")),
     (put("README.md", "# A model\n"), "README.md: is a card without the lines"),
     (torn, "README.md: is a card without the lines"),
     (lambda run: (run.model / "vocab.txt").hardlink_to(run.folder / "data.json"), "vocab.txt: is a link"),
-    (several, "(?s)safetensors: is damaged, or not safet.*vocab.json: is damaged: it is not JSON.*vocab.txt: is a l"),
+    (several, ("(?s)safetensors: is damaged, or not safet.*vocab.json: is damaged: it is not " "JSON.*vocab.txt: is a l")),
     (lambda run: put("vocab.json", f'["{run.folder.resolve()}/data"]')(run), "names a folder of this machine"),
     (put("vocab.json", f'{{"token": "{TOKEN}"}}'), "vocab.json: contains a token of the Hub"),
     (put("vocab.json", f'{{"a": "{ESCAPED}", "a": 1}}'), "vocab.json: contains a token of the Hub"),
@@ -264,7 +276,14 @@ def test_what_is_not_fit_to_be_pushed_is_refused(trained, hub, tmp_path, capsys,
 
 def test_what_no_model_folder_has_is_left_out_and_named(run, hub, caplog):
     (run.model / "sub").mkdir()
-    others = ("private_rows.json", "sub/a.json", "sub/modeling.py", "training_args.bin", "config.json.bak", ".env")
+    others = (
+        "private_rows.json",
+        "sub/a.json",
+        "sub/modeling.py",
+        "training_args.bin",
+        "config.json.bak",
+        ".env",
+    )
     for name in others:
         (run.model / name).write_text("{}")
     sent = push(run.folder, ME).files.keys()
@@ -285,7 +304,9 @@ def write(run, mine):
 
 def edit_at_the_hub(hub, old, new):
     files = hub.files(ME)
-    hub.commit(hub.repos[ME], "main", files | {"README.md": files["README.md"].replace(old.encode(), new.encode())})
+    hub.commit(
+        hub.repos[ME], "main", files | {"README.md": files["README.md"].replace(old.encode(), new.encode())}
+    )
 
 
 def there_now(hub):
@@ -314,7 +335,9 @@ def test_what_people_wrote_in_two_places_is_not_lost(run, hub):
     push(run.folder, ME)
     edit_at_the_hub(hub, "bees", "wasps")
     commits = len(hub.repos[ME].commits)
-    small.raises(ModelError, r"differ between the lines for what people add\n    Write the final", push, run.folder, ME)
+    small.raises(
+        ModelError, r"differ between the lines for what people add\n    Write the final", push, run.folder, ME
+    )
     assert len(hub.repos[ME].commits) == commits
     write(run, "Made for wasps.\nAnd for bees.")
     push(run.folder, ME)
@@ -341,7 +364,9 @@ def test_nothing_is_public_without_a_licence(tiny_encoder, run, hub, tmp_path, c
     push(run.folder, ME, public=True)
     assert b"license: apache-2.0" in hub.files(ME)["README.md"]
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, private: false}}")
-    with pytest.raises(RecipeError, match=r"(?s)hub: a public model needs a licence.*Add the model's to the recipe"):
+    with pytest.raises(
+        RecipeError, match=r"(?s)hub: a public model needs a licence.*Add the model's to the recipe"
+    ):
         train(recipe, tmp_path / "new")
 
 
@@ -352,7 +377,9 @@ def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monk
     own = run.recipe
     model = own.model.model_copy(update={"name": "you/private"})
     data = own.data.model_copy(update={"source": "you/rows"})
-    private = own.model_copy(update={"model": model, "data": data, "distillation": Distillation(teacher="you/gone")})
+    private = own.model_copy(
+        update={"model": model, "data": data, "distillation": Distillation(teacher="you/gone")}
+    )
     write_text(run.folder / "recipe.yaml", to_yaml(private))
     push(run.folder, ME)
     for more in ([], ["--dry-run"]):
@@ -484,7 +511,9 @@ def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkey
 def test_a_push_that_fails_leaves_a_whole_run(tiny_encoder, tmp_path, hub):
     hub.faults = always("/commit", 403)
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub.repo_id={ME}")
-    with pytest.raises(ModelError, match=rf"the run itself is complete\n    Push it later: bertkit push .* {ME}"):
+    with pytest.raises(
+        ModelError, match=rf"the run itself is complete\n    Push it later: bertkit push .* {ME}"
+    ):
         train(recipe, tmp_path / "run")
     assert Run(tmp_path / "run").finished
     hub.faults = []

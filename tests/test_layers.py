@@ -23,7 +23,9 @@ FLOORS = [
     {"sweeps", "audits", "decisions", "tokenizer"},
     {"cli"},
 ]
-OPTIONAL = set("audits cli decisions explanations exports hub report retrieval serving sweeps tokenizer".split())
+OPTIONAL = set(
+    "audits cli decisions explanations exports hub report retrieval serving sweeps tokenizer".split()
+)
 CORE = {name for names in FLOORS for name in names} - OPTIONAL
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 MODULES = {
@@ -34,7 +36,9 @@ MODULES = {
 
 @cache
 def imported(file, *, lazily=True):
-    """The modules of the package that a file imports, anywhere in it; without `lazily`, as it is imported itself."""
+    """The modules of the package that a file imports, anywhere in it; without `lazily`, as it is imported
+    itself.
+    """
     names = []
     tree = ast.parse(file.read_text())
     for node in ast.walk(tree) if lazily else tree.body:
@@ -54,7 +58,10 @@ def room(module):
 
 def imports():
     """Module -> the modules of other rooms that it imports."""
-    return {module: {name for name in imported(file) if room(name) != room(module)} for module, file in MODULES.items()}
+    return {
+        module: {name for name in imported(file) if room(name) != room(module)}
+        for module, file in MODULES.items()
+    }
 
 
 def test_imports_go_down():

@@ -1,4 +1,6 @@
-"""Rows from Python, `bertkit.train(task, output_dir, data=…)`: the run that keeps them, and its fresh processes."""
+"""Rows from Python, `bertkit.train(task, output_dir, data=…)`: the run that keeps them, and its fresh
+processes.
+"""
 
 import gc
 import shutil
@@ -80,14 +82,18 @@ def test_missing_values_are_missing_and_a_named_index_of_pandas_is_a_column():
     for frame in (
         pandas.DataFrame({"text": ["a", None, "b"], "label": [1.0, 0.0, 1.0]}),
         pandas.DataFrame({"text": ["a", float("nan"), "b"], "label": [1, 0, 1]}, dtype=object),
-        pandas.DataFrame({"text": pandas.array(["a", pandas.NA, "b"], dtype="string"), "label": [True, False, True]}),
+        pandas.DataFrame(
+            {"text": pandas.array(["a", pandas.NA, "b"], dtype="string"), "label": [True, False, True]}
+        ),
         polars.DataFrame({"text": ["a", None, "b"], "label": [1, 0, 1]}),
         [{"text": "a", "label": 1}, {"label": 0}, {"text": "b", "label": 1}],
     ):
         assert [row["text"] for row in loaded(frame)["train"]] == ["a", "", "b"]
     frame = pandas.DataFrame(TRAIN).set_index("text")
     assert loaded(frame)["train"][3]["text"] == TRAIN[3]["text"]
-    small.raises(bertkit.DataError, r"needs a column `text`.*found: 'id', 'label'", loaded, frame.rename_axis(None))
+    small.raises(
+        bertkit.DataError, r"needs a column `text`.*found: 'id', 'label'", loaded, frame.rename_axis(None)
+    )
 
 
 def test_a_data_set_keeps_its_class_names_and_a_datasetdict_is_read_like_one_of_the_hub(tiny_encoder):
@@ -143,7 +149,7 @@ NO_DATA = [
     ([*TRAIN[:11], {**TRAIN[11], "text": 12.5}, *TRAIN[12:]], rf"{UNSTORED} with 'the cat.*, 12.5 in row 12"),
     (pandas.DataFrame(TRAIN).assign(label=[None if number == 11 else "good" for number in range(16)]),
      "1 of 16 rows of train has no `label`: train, row 12"),
-    ({"words": ["a"], "label": ["b"]}, r"train: needs a column `text`.*found: 'words', 'label'(?s:.*)text: words"),
+    ({"words": ["a"], "label": ["b"]}, (r"train: needs a column `text`.*found: 'words', " r"'label'(?s:.*)text: " r"words")),
 ]  # fmt: skip
 
 
@@ -167,7 +173,9 @@ def run(tiny_encoder, tmp_path_factory):
 def test_a_frame_trains_as_its_file_does(run, tiny_encoder, tmp_path):
     for split, rows in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
         small.write_rows(tmp_path / f"{split}.jsonl", rows)
-    from_files = bertkit.train("text-classification", tmp_path / "run", data=tmp_path, model=str(tiny_encoder), **QUICK)
+    from_files = bertkit.train(
+        "text-classification", tmp_path / "run", data=tmp_path, model=str(tiny_encoder), **QUICK
+    )
     ours, theirs = (load_file(each.model / "model.safetensors") for each in (run, from_files))
     assert all((ours[name] == theirs[name]).all() for name in theirs)
     facts = [read_json(each.folder / "data.json") for each in (run, from_files)]
@@ -214,12 +222,19 @@ def test_an_interrupted_run_continues_from_its_folder_alone(run, tiny_encoder, t
     data = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
     with pytest.raises(KeyboardInterrupt):
         bertkit.train(
-            "text-classification", tmp_path / "run", data=data, callbacks=[Stop()], model=tiny_encoder, **QUICK
+            "text-classification",
+            tmp_path / "run",
+            data=data,
+            callbacks=[Stop()],
+            model=tiny_encoder,
+            **QUICK,
         )
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
     other = {**data, "train": TRAIN[:-1]}
     with pytest.raises(bertkit.RecipeError, match="another recipe; new lines: fingerprint"):
-        bertkit.train("text-classification", tmp_path / "run", data=other, resume=True, model=tiny_encoder, **QUICK)
+        bertkit.train(
+            "text-classification", tmp_path / "run", data=other, resume=True, model=tiny_encoder, **QUICK
+        )
     assert main(["train", f"{tmp_path}/run/recipe.yaml", "--output-dir", f"{tmp_path}/run", "--resume"]) == 0
     resumed = bertkit.Run(tmp_path / "run")
     assert resumed.results["splits"]["test"] == run.results["splits"]["test"]
@@ -231,7 +246,10 @@ def test_a_recipe_without_its_rows_says_where_they_are(run, tmp_path, monkeypatc
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
     lost = r"given from Python, and its `data` folder is not beside it(?s:.*)data.folder="
     small.raises(bertkit.DataError, lost, bertkit.train, bertkit.load_recipe(copy), tmp_path / "run")
-    for override in ([f"data.folder={run.folder}/data"], [f"data.source={run.folder}/data", "~data.fingerprint"]):
+    for override in (
+        [f"data.folder={run.folder}/data"],
+        [f"data.source={run.folder}/data", "~data.fingerprint"],
+    ):
         again = bertkit.train(bertkit.load_recipe(copy, override), tmp_path / f"run{len(override)}")
         assert again.results["splits"]["test"] == run.results["splits"]["test"]
     (tmp_path / "data").mkdir()  # another folder of this name
@@ -265,9 +283,15 @@ def test_rows_are_kept_as_long_as_a_recipe_names_them(tmp_path, tiny_encoder, mo
     settings = {"training": {"max_steps": 1}, "verify": False, "explain": False}
     model = {"name": str(tiny_encoder), "max_length": 32}
     recipe = bertkit.Recipe(task="text-classification", model=model, data=TRAIN, **settings)
-    assert store_rows({"train": TRAIN})["fingerprint"] == recipe.data.fingerprint != store_rows({"train": TEST})
+    assert (
+        store_rows({"train": TRAIN})["fingerprint"] == recipe.data.fingerprint != store_rows({"train": TEST})
+    )
     assert [file.parent.stat().st_mode & 0o777 for file in kept()] == [0o700]
-    for change in (lambda r: r.with_(epochs=2), lambda r: r.with_("seeds=[1]"), lambda r: Recipe(**r.model_dump())):
+    for change in (
+        lambda r: r.with_(epochs=2),
+        lambda r: r.with_("seeds=[1]"),
+        lambda r: Recipe(**r.model_dump()),
+    ):
         recipe = change(recipe)  # and the one before is gone
         assert len(kept()) == 1
     recipe = recipe.with_(data={"train": TRAIN, "validation": VALIDATION})
@@ -278,7 +302,9 @@ def test_rows_are_kept_as_long_as_a_recipe_names_them(tmp_path, tiny_encoder, mo
     assert {*in_run} < {*kept()}
     del recipe
     assert sorted(kept()) == in_run
-    program = "import bertkit; kept = bertkit.load_recipe({'task': 'text-classification', 'model': 'm', 'data': "
+    program = (
+        "import bertkit; kept = bertkit.load_recipe({'task': 'text-classification', 'model': 'm', 'data': "
+    )
     program += f"{TRAIN}}}); print(kept.data.folder)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip()
@@ -287,7 +313,9 @@ def test_rows_are_kept_as_long_as_a_recipe_names_them(tmp_path, tiny_encoder, mo
 
 def test_a_folder_for_rows_that_cannot_be_made_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    with pytest.raises(bertkit.DataError, match=r"none: rows and answers cannot be written there(?s:.*)TMPDIR"):
+    with pytest.raises(
+        bertkit.DataError, match=r"none: rows and answers cannot be written there(?s:.*)TMPDIR"
+    ):
         bertkit.Recipe(task="text-classification", model="m", data=TRAIN)
 
 
@@ -296,7 +324,13 @@ def test_a_folder_for_rows_that_cannot_be_made_is_reported(tmp_path, monkeypatch
 
 def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
     expected = run.results["splits"]["test"]["metrics"]
-    for given in (pandas.DataFrame(TEST), polars.DataFrame(TEST), Dataset.from_list(TEST), TEST, {"test": TEST}):
+    for given in (
+        pandas.DataFrame(TEST),
+        polars.DataFrame(TEST),
+        Dataset.from_list(TEST),
+        TEST,
+        {"test": TEST},
+    ):
         done = bertkit.evaluate(run.folder, given)
         assert (done["split"], done["metrics"]) == ("test", expected)
     both = {"validation": VALIDATION, "test": TEST}
@@ -304,11 +338,15 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
         done = bertkit.evaluate(run.folder, given, split="validation")
         assert done["metrics"] == run.results["splits"]["validation"]["metrics"]
     assert bertkit.evaluate(run.folder, both)["metrics"] == expected
-    assert bertkit.evaluate(run.model, pandas.DataFrame(TEST))["metrics"] == expected  # a model folder has no data
+    assert (
+        bertkit.evaluate(run.model, pandas.DataFrame(TEST))["metrics"] == expected
+    )  # a model folder has no data
     file = small.write_rows(tmp_path / "test.jsonl", TEST)
     assert bertkit.evaluate(run.folder, file)["metrics"] == expected
     renamed = pandas.DataFrame(TEST).rename(columns={"text": "review"})
-    assert bertkit.evaluate(run.folder, renamed, overrides=["data.columns.text=review"])["metrics"] == expected
+    assert (
+        bertkit.evaluate(run.folder, renamed, overrides=["data.columns.text=review"])["metrics"] == expected
+    )
     for wrong, message in (
         ([{"text": "a", "label": "new"}], "test, row 1: test has 1 row with the label 'new'"),
         ([{"text": "a"}], "no column `label`(?s:.*)to score answers by"),
@@ -328,9 +366,15 @@ def test_frames_are_answered_as_their_rows_are(run):
     frame = pandas.DataFrame(TEST)
     assert predictor(frame["text"]) == predictor(frame["text"].tolist()) == expected
     assert predictor(pandas.DataFrame({"text": ["a cat"], "other": [object()]})) == predictor(["a cat"])
-    for columns, found in ({"words": ["a"]}, "words"), ({"review": ["a"], "label": ["good"]}, "review, label"):
+    for columns, found in (
+        ({"words": ["a"]}, "words"),
+        ({"review": ["a"], "label": ["good"]}, "review, label"),
+    ):
         small.raises(
-            bertkit.DataError, rf"row 1: no text .*in this row; it has {found}\n", predictor, pandas.DataFrame(columns)
+            bertkit.DataError,
+            rf"row 1: no text .*in this row; it has {found}\n",
+            predictor,
+            pandas.DataFrame(columns),
         )
     assert predictor(frame[:0]) == []
 
@@ -356,7 +400,9 @@ def test_a_frame_is_answered_by_a_frame_of_its_library(run):
         assert [str(each) for each in other["label"]] == table["label"].tolist()
     assert predictor.frame(frame["text"]).equals(table)
     assert predictor.frame("a cat").equals(predictor.frame(["a cat"]))
-    with pytest.raises(bertkit.DataError, match=r"row 1: `text` holds \['a cat', 'a dog'\], where text is expected"):
+    with pytest.raises(
+        bertkit.DataError, match=r"row 1: `text` holds \['a cat', 'a dog'\], where text is expected"
+    ):
         predictor.frame({"text": ["a cat", "a dog"]})
     assert isinstance(predictor.frame(polars.Series(frame["text"].tolist())), polars.DataFrame)
     for empty in (frame[:0], polars.DataFrame(frame)[:0], pa.Table.from_pandas(frame)[:0], []):
@@ -380,7 +426,9 @@ def test_a_frame_has_a_column_of_each_label_whatever_the_best_labels_are(run, of
 def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder, tmp_path):
     rows = [{**row, "label": {"good": "score", "bad": "bad"}[row["label"]]} for row in TRAIN]
     data = {"train": rows, "validation": 0.25}
-    predictor = bertkit.train("text-classification", tmp_path / "run", data=data, model=tiny_encoder, **QUICK).load()
+    predictor = bertkit.train(
+        "text-classification", tmp_path / "run", data=data, model=tiny_encoder, **QUICK
+    ).load()
     names = "label score bad scores.score truncated empty unreadable".split()
     best = predictor.with_decisions(top_k=1)
     assert [list(each.frame(rows[:1])) for each in (predictor, best)] == [names, names]
@@ -392,10 +440,18 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder, tmp_path):
     assert (predictor.encode(series) == predictor.encode(series.tolist())).all()
     assert (predictor.encode(polars.Series(series.tolist())) == predictor.encode(series.tolist())).all()
     vectors = predictor.encode(series)
-    for texts in ((text for text in series), map(str, series), dict.fromkeys(series).keys(), series.to_numpy()):
+    for texts in (
+        (text for text in series),
+        map(str, series),
+        dict.fromkeys(series).keys(),
+        series.to_numpy(),
+    ):
         assert (predictor.encode(texts) == vectors).all()
     for none in ([], iter(())):
-        assert (predictor.encode(none).shape, predictor.encode(none).dtype) == ((0, vectors.shape[1]), vectors.dtype)
+        assert (predictor.encode(none).shape, predictor.encode(none).dtype) == (
+            (0, vectors.shape[1]),
+            vectors.dtype,
+        )
     said = r"columns, where texts are expected(?s:.*)frame\[\"text\"\]"
     for columns in (series.to_frame("text"), {"text": series.tolist()}):
         small.raises(bertkit.DataError, said, predictor.encode, columns)
@@ -403,20 +459,29 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder, tmp_path):
         for call in (predictor.encode, predictor, predictor.frame, partial(explain_rows, predictor)):
             small.raises(bertkit.DataError, "expected texts or rows, found", call, other)
     wrong = pandas.Series(["a", None, 3])
-    small.raises(bertkit.DataError, "row 2: holds None, where text is expected; also in row 3", predictor.encode, wrong)
+    small.raises(
+        bertkit.DataError, "row 2: holds None, where text is expected; also in row 3", predictor.encode, wrong
+    )
     small.raises(bertkit.DataError, "one text, where texts are expected", predictor.encode, "a cat")
 
 
 NESTED = [("ner", "token-classification", "polars"), ("qa", "question-answering", "columns")]
 
 
-@pytest.mark.parametrize(("sample", "task", "library"), [*NESTED, ("similarity", "sentence-similarity", "polars")])
+@pytest.mark.parametrize(
+    ("sample", "task", "library"), [*NESTED, ("similarity", "sentence-similarity", "polars")]
+)
 def test_rows_of_every_task_are_those_of_their_files(sample, task, library):
     """Words, tags and answers too, which are nested."""
     files = {file.stem: file for file in (samples_folder() / sample).glob("*.json*")}
-    rows = {split: [row for _, row in read_rows(file, DataSpec(source=str(file)))] for split, file in files.items()}
+    rows = {
+        split: [row for _, row in read_rows(file, DataSpec(source=str(file)))]
+        for split, file in files.items()
+    }
     kind = get_task(task)
-    recipe = read(task, {split: LIBRARIES[library](each) for split, each in rows.items()}, {"model": "some/model"})
+    recipe = read(
+        task, {split: LIBRARIES[library](each) for split, each in rows.items()}, {"model": "some/model"}
+    )
     both = (recipe.data, DataSpec(source=f"sample:{sample}"))
     ours, theirs = (small.read_data(spec, kind, recipe.task) for spec in both)
     assert list(ours.fingerprints) == ["train", "validation", "test"]

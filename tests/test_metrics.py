@@ -1,7 +1,7 @@
 """Scores are exactly scikit-learn's and scipy's; what is undefined is None; HF metrics say the same.
 
-Scores of weighted rows equal those of the repeated rows; intervals are the bootstrap's; baselines are scikit-learn's.
-"""
+Scores of weighted rows equal those of the repeated rows; intervals are the bootstrap's; baselines are
+scikit-learn's."""
 
 import json
 from collections import Counter
@@ -88,7 +88,9 @@ def test_rows_without_a_label_are_wrong_rows_of_another_class(count):
     expected = of_decisions(truth, chosen, labels=range(count), zero_division=0)
     assert {name: scores[name] for name in expected} == pytest.approx(expected, abs=1e-12)
     usual = metrics.scored("single-label", truth, probabilities, labels).scores
-    assert {name: scores[name] for name in metrics.PROBABILISTIC} == {n: usual[n] for n in metrics.PROBABILISTIC}
+    assert {name: scores[name] for name in metrics.PROBABILISTIC} == {
+        n: usual[n] for n in metrics.PROBABILISTIC
+    }
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -107,7 +109,9 @@ def test_multi_label_is_scikit_learns(count):
     assert scores["f1_macro"] == np.mean(f1)
     assert scores["f1_micro"] == sk.f1_score(truth.ravel(), chosen.ravel())
     assert scores["f1_weighted"] == pytest.approx(np.average(f1, weights=truth.sum(axis=0)), abs=1e-15)
-    assert scores["precision_macro"] == np.mean([sk.precision_score(truth[:, i], chosen[:, i]) for i in columns])
+    assert scores["precision_macro"] == np.mean(
+        [sk.precision_score(truth[:, i], chosen[:, i]) for i in columns]
+    )
     assert scores["subset_accuracy"] == np.mean((truth == chosen).all(axis=1))
     assert scores["roc_auc"] == np.mean([sk.roc_auc_score(truth[:, i], probabilities[:, i]) for i in columns])
     losses = [sk.log_loss(truth[:, i], probabilities[:, i]) for i in columns]
@@ -141,7 +145,9 @@ def test_correlations_of_constants_are_none(truth, given):
     assert scores["pearson"] is None
     assert scores["spearman"] is None
     assert scores["neg_mean_squared_error"] is not None
-    assert metrics.regression([1, 2, 3], 1e9 + np.array([0, 1e-7, 0])).scores["pearson"] is None  # rounding noise
+    assert (
+        metrics.regression([1, 2, 3], 1e9 + np.array([0, 1e-7, 0])).scores["pearson"] is None
+    )  # rounding noise
     assert metrics.regression([1, 2], [4, 3]).scores["pearson"] == -1.0
 
 
@@ -168,16 +174,18 @@ def test_one_class_only_or_no_label_at_all(labels):
 
 
 def test_ece_is_of_the_decision():
-    assert metrics.scored("single-label", [0, 1], [[0.7, 0.3], [0.7, 0.3]], ["a", "b"]).scores["ece"] == pytest.approx(
-        0.2
-    )
+    assert metrics.scored("single-label", [0, 1], [[0.7, 0.3], [0.7, 0.3]], ["a", "b"]).scores[
+        "ece"
+    ] == pytest.approx(0.2)
     multi = metrics.scored("multi-label", [[0], [0]], [[0.1], [0.3]], ["a"], [[0], [0]]).scores
     assert multi["ece"] == pytest.approx((0.1 + 0.3) / 2)
 
 
 def test_confusion():
     scores = {"scores": {"a": 0.5, "b": 0.3, "c": 0.2}}
-    single = GradedLabels.of("single-label", LABELS, np.array([0, 1, 1]), [{"label": name} | scores for name in "aab"])
+    single = GradedLabels.of(
+        "single-label", LABELS, np.array([0, 1, 1]), [{"label": name} | scores for name in "aab"]
+    )
     assert single.details()["confusion_matrix"] == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
     truth = np.array([[1, 0], [1, 1], [0, 1]])
     chosen = np.array([[1, 1], [0, 1], [0, 1]])
@@ -193,12 +201,16 @@ def test_scores_are_the_same_however_many_rows_are_worked_on_at_a_time(kind, mon
     if kind == "single-label":
         table = softmax_rows(rng, 50, 3)
         truth = rng.integers(0, 3, 50)
-        answers = [{"label": LABELS[row.argmax()], "scores": dict(zip(LABELS, row, strict=True))} for row in table]
+        answers = [
+            {"label": LABELS[row.argmax()], "scores": dict(zip(LABELS, row, strict=True))} for row in table
+        ]
     else:
         table = rng.random((50, 3))
         truth = rng.integers(0, 2, (50, 3))
         answers = [assigned_labels(LABELS, row, 0.4) for row in table.tolist()]
-    known = {"rows": 99, "gold": np.linspace(1, 0, 99).tolist()} if kind == "single-label" else None  # no sets of sets
+    known = (
+        {"rows": 99, "gold": np.linspace(1, 0, 99).tolist()} if kind == "single-label" else None
+    )  # no sets of sets
 
     def reported():
         graded = GradedLabels.of(kind, LABELS, truth, answers, 2.0, 0.4, known)
@@ -270,7 +282,9 @@ def test_baselines_of_single_labels_are_scikit_learns():
     targets = [1, 0, 0]
     found = baselines("single-label", TextRows(TEXTS, IDS), TextRows(texts, targets), NAMES)
     dummy = DummyClassifier(strategy="prior").fit(TEXTS, IDS)
-    assert found["majority"] == metrics.scored("single-label", targets, dummy.predict_proba(texts), NAMES).scores
+    assert (
+        found["majority"] == metrics.scored("single-label", targets, dummy.predict_proba(texts), NAMES).scores
+    )
     assert found["majority"]["accuracy"] == np.mean(dummy.predict(texts) == targets)
     linear = LogisticRegression(max_iter=1000).fit(features(TEXTS), IDS)
     expected = metrics.scored("single-label", targets, linear.predict_proba(features(texts)), NAMES).scores
@@ -348,14 +362,18 @@ def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
     x = [vectors.transform(texts[part]) for part in (train, held, asked)]
     tables = np.empty((2, 120, 2))
     for label, weight in enumerate(weights.values()):
-        model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: weight}).fit(x[0], truth[train, label])
+        model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: weight}).fit(
+            x[0], truth[train, label]
+        )
         tables[:, :, label] = [model.predict_proba(part)[:, 1] for part in x[1:]]
     tables = expit(logit(tables) / calibration.fit_temperature(tables[0], truth[held], exclusive=False))
     decided = np.empty((120, 2))
     for label, scores in enumerate(tables[0].T):
         places = [(low + high) / 2 for low, high in pairwise([0, *np.unique(scores)])]
         f1 = {place: sk.f1_score(truth[held, label], scores >= place) for place in places}
-        best = min((place for place in places if f1[place] == max(f1.values())), key=lambda place: abs(place - 0.5))
+        best = min(
+            (place for place in places if f1[place] == max(f1.values())), key=lambda place: abs(place - 0.5)
+        )
         decided[:, label] = tables[1, :, label] >= best
     assert found["tfidf"]["f1_macro"] == pytest.approx(sk.f1_score(truth[asked], decided, average="macro"))
     assert found["tfidf"]["roc_auc"] == pytest.approx(sk.roc_auc_score(truth[asked], tables[1]))
@@ -369,16 +387,22 @@ def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
     ids = truth[:, 0]
     one = {"no": 1.0, "yes": 3.0}
     folds = [TextRows(texts[part], ids[part]) for part in (train, held, asked)]
-    found = baselines("single-label", *folds[:2], list(one), [(folds[0], folds[1]), (folds[1], folds[0])], weights=one)
+    found = baselines(
+        "single-label", *folds[:2], list(one), [(folds[0], folds[1]), (folds[1], folds[0])], weights=one
+    )
     model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 3}).fit(x[0], ids[train])
     assert found["tfidf"]["f1/yes"] == pytest.approx(sk.f1_score(ids[held], model.predict(x[1])))
     other = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts[held])
-    back = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 3}).fit(other.transform(texts[held]), ids[held])
+    back = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 3}).fit(
+        other.transform(texts[held]), ids[held]
+    )
     both = [model.predict_proba(x[1]), back.predict_proba(other.transform(texts[train]))]
     t = calibration.fit_temperature(np.concatenate(both), [*ids[held], *ids[train]], exclusive=True)
     cooled = softmax(np.log(both[0]) / t, axis=1)
     assert found["tfidf"]["neg_log_loss"] == pytest.approx(-sk.log_loss(ids[held], cooled))
-    first = baselines("single-label", *folds[:2], list(one), cutoffs={"yes": 0.0})["tfidf"]  # where it is reached
+    first = baselines("single-label", *folds[:2], list(one), cutoffs={"yes": 0.0})[
+        "tfidf"
+    ]  # where it is reached
     assert (first["recall/yes"], first["recall/no"]) == (1, 0)
 
 
@@ -398,9 +422,13 @@ def test_texts_without_words_or_of_one_class_have_a_majority_only():
     for texts in (["", "  ", "😀"], ["a", "!", "?"]):
         found = baselines("single-label", TextRows(texts, [0, 1, 1]), TextRows(["lovely"], [1]), NAMES)
         assert (list(found), found["majority"]["accuracy"]) == (["majority"], 1)
-    without = baselines("single-label", TextRows(TEXTS, IDS), TextRows(["", "😀"], [1, 0]), NAMES)  # to be scored
+    without = baselines(
+        "single-label", TextRows(TEXTS, IDS), TextRows(["", "😀"], [1, 0]), NAMES
+    )  # to be scored
     assert without["tfidf"]["accuracy"] == 0.5
-    assert list(baselines("single-label", TextRows(TEXTS, [1] * 9), TextRows(TEXTS, IDS), NAMES)) == ["majority"]
+    assert list(baselines("single-label", TextRows(TEXTS, [1] * 9), TextRows(TEXTS, IDS), NAMES)) == [
+        "majority"
+    ]
     assert list(baselines("regression", TextRows(TEXTS, [2.0] * 9), TextRows(TEXTS, IDS), [])) == ["majority"]
     assert list(
         baselines("multi-label", TextRows(TEXTS, np.ones((9, 2))), TextRows(TEXTS, np.ones((9, 2))), NAMES)
@@ -409,13 +437,20 @@ def test_texts_without_words_or_of_one_class_have_a_majority_only():
 
 def test_labels_that_do_not_vary_or_are_not_in_train():
     train = np.array([[i, 1, 0] for i in IDS])
-    found = baselines("multi-label", TextRows(TEXTS, train), TextRows(TEXTS, train), ["good", "always", "never"])
+    found = baselines(
+        "multi-label", TextRows(TEXTS, train), TextRows(TEXTS, train), ["good", "always", "never"]
+    )
     assert found["tfidf"]["f1/always"] == 1
     assert found["tfidf"]["support/never"] == found["tfidf"]["f1/never"] == 0
-    three = baselines("single-label", TextRows(TEXTS, IDS), TextRows([*TEXTS, "lovely"], [*IDS, 2]), [*NAMES, "new"])
+    three = baselines(
+        "single-label", TextRows(TEXTS, IDS), TextRows([*TEXTS, "lovely"], [*IDS, 2]), [*NAMES, "new"]
+    )
     assert three["tfidf"]["recall/new"] == 0
     one = baselines(
-        "multi-label", TextRows(TEXTS, np.array(IDS)[:, None]), TextRows(TEXTS, np.array(IDS)[:, None]), ["good"]
+        "multi-label",
+        TextRows(TEXTS, np.array(IDS)[:, None]),
+        TextRows(TEXTS, np.array(IDS)[:, None]),
+        ["good"],
     )
     assert one["tfidf"]["f1_macro"] == 1
 
@@ -458,7 +493,9 @@ def test_weights_of_labels_are_repeated_rows(kind):
             given = one_hot_or_softmax(rng, rows, count)
             chosen = given.argmax(axis=1) if rng.random() < 0.8 else rng.integers(0, count, rows)
         else:
-            truth = (rng.random((rows, count)) < rng.choice([0, 0.3, 1], count, p=[0.1, 0.8, 0.1])).astype(int)
+            truth = (rng.random((rows, count)) < rng.choice([0, 0.3, 1], count, p=[0.1, 0.8, 0.1])).astype(
+                int
+            )
             given = np.round(rng.random((rows, count)), int(rng.integers(0, 3)))
             chosen = (given >= rng.random(count)).astype(int)
         score = partial(metrics.scored, kind, labels=[str(i) for i in range(count)])
@@ -496,7 +533,9 @@ def test_equals_the_plain_bootstrap_by_seed_and_in_chunks(monkeypatch):
     assert scored.intervals(resamples=50)["spearman"] == pytest.approx(found["spearman"])
 
 
-@pytest.mark.parametrize(("share", "defined"), [(0.0, False), (0.3, False), (0.495, False), (0.5, True), (0.7, True)])
+@pytest.mark.parametrize(
+    ("share", "defined"), [(0.0, False), (0.3, False), (0.495, False), (0.5, True), (0.7, True)]
+)
 def test_an_interval_is_of_half_of_the_resamples_at_least(share, defined):
     values = iter(np.where(np.arange(200) < 200 * share, np.arange(200.0), np.nan))
 

@@ -1,4 +1,6 @@
-"""A new ModernBERT from a config: what is configured, and that everything works with it that works with a new BERT."""
+"""A new ModernBERT from a config: what is configured, and that everything works with it that works with a new
+BERT.
+"""
 
 import json
 import re
@@ -41,7 +43,13 @@ def fields_of(tokenizer, config, max_length=32):
 
 @pytest.mark.parametrize(
     ("preset", "millions"),
-    [("modernbert-base", 149), ("modernbert-large", 395), ("ettin-17m", 17), ("ettin-32m", 32), ("ettin-68m", 68)],
+    [
+        ("modernbert-base", 149),
+        ("modernbert-large", 395),
+        ("ettin-17m", 17),
+        ("ettin-32m", 32),
+        ("ettin-68m", 68),
+    ],
 )
 def test_published_sizes_have_their_parameters(preset, millions):
     """With the vocabulary of both families."""
@@ -61,16 +69,24 @@ def test_other_sizes_are_those_of_the_bert_of_that_name(size, tiny_encoder):
 
 
 def test_fields_and_defaults_are_those_of_transformers(tiny_encoder):
-    """But for the length, and the rotary base of the global layers, which is ModernBERT's before it was extended."""
+    """But for the length, and the rotary base of the global layers, which is ModernBERT's before it was
+    extended.
+    """
     stock = ModernBertConfig(**SMALL).to_dict()
     ours = fields_of(tiny_encoder, FIELDS)
     changed = {name for name in ours if ours[name] != stock.get(name) and not name.endswith("token_id")}
-    assert changed == {"vocab_size", "max_position_embeddings", "rope_parameters", "global_attn_every_n_layers"}
+    assert changed == {
+        "vocab_size",
+        "max_position_embeddings",
+        "rope_parameters",
+        "global_attn_every_n_layers",
+    }
     assert ours["rope_parameters"]["full_attention"]["rope_theta"] == 10_000
     assert ours["rope_parameters"]["sliding_attention"] == stock["rope_parameters"]["sliding_attention"]
     assert ours["global_attn_every_n_layers"] == 3
     own = fields_of(
-        tiny_encoder, {**FIELDS, "global_rope_theta": 160_000, "local_rope_theta": 500, "global_attn_every_n_layers": 1}
+        tiny_encoder,
+        {**FIELDS, "global_rope_theta": 160_000, "local_rope_theta": 500, "global_attn_every_n_layers": 1},
     )
     assert {kind: each["rope_theta"] for kind, each in own["rope_parameters"].items()} == {
         "full_attention": 160_000,
@@ -107,7 +123,11 @@ def test_the_page_has_these_presets_and_fields():
 
 def test_a_preset_may_be_changed_and_is_named(tiny_encoder):
     changed = fields_of(tiny_encoder, {"preset": "ettin-17m", "num_hidden_layers": 4, "local_attention": 64})
-    assert (changed["model_type"], changed["num_hidden_layers"], changed["local_attention"]) == ("modernbert", 4, 64)
+    assert (changed["model_type"], changed["num_hidden_layers"], changed["local_attention"]) == (
+        "modernbert",
+        4,
+        64,
+    )
     names = [new(tiny_encoder, preset).name for preset in ("mini", "modernbert-mini", "ettin-17m")]
     assert names == ["a new BERT-mini", "a new modernbert-mini", "a new ettin-17m"]
     assert new(tiny_encoder).name == "a new modernbert"
@@ -119,8 +139,14 @@ def test_a_preset_may_be_changed_and_is_named(tiny_encoder):
     ("given", "said"),
     [
         ({"model_type": "modernbrt"}, "'bert' or 'modernbert', found 'modernbrt'; did you mean 'modernbert'"),
-        ({"model_type": "modernbert", "preset": "mini"}, f"no preset 'mini'\n    presets: {', '.join(MODERNBERT)}$"),
-        ({"model_type": "bert", "preset": "bert-mini"}, f"mean 'mini'\\?\n    presets: {', '.join(PRESETS)}$"),
+        (
+            {"model_type": "modernbert", "preset": "mini"},
+            f"no preset 'mini'\n    presets: {', '.join(MODERNBERT)}$",
+        ),
+        (
+            {"model_type": "bert", "preset": "bert-mini"},
+            f"mean 'mini'\\?\n    presets: {', '.join(PRESETS)}$",
+        ),
         ({**FIELDS, "num_attention_heads": 16}, "model.config: .*must be even"),
         ({**FIELDS, "hidden_size": -1}, "model.config: .*"),
         ({**FIELDS, "hidden_activation": "gleu"}, "model.config: .*gleu"),
@@ -128,7 +154,10 @@ def test_a_preset_may_be_changed_and_is_named(tiny_encoder):
         ({**FIELDS, "norm": "pre"}, "norm: unknown key"),
         (
             {"preset": "modernbert-bse", "local_atention": 3, "vocab_size": 9, "cls_token_id": 1},
-            "(?s)(?=.*'modernbert-base')(?=.*'local_attention')(?=.*vocab_size: )(?=.*cls_token_id: .*tokenizer)",
+            (
+                "(?s)(?=.*'modernbert-base')(?=.*'local_attention')(?=.*vocab_size: )(?=.*cls_token_id: "
+                ".*tokenizer)"
+            ),
         ),
     ],
 )
@@ -148,7 +177,10 @@ def test_what_is_wrong_is_said(given, said, tiny_encoder):
     ],
 )
 def test_a_misspelt_preset_may_be_of_any_architecture(misspelt, meant, tiny_encoder):
-    for given, wrong in ((misspelt, []), ({"preset": misspelt, "hiden_size": 1}, ["model.config.hiden_size"])):
+    for given, wrong in (
+        (misspelt, []),
+        ({"preset": misspelt, "hiden_size": 1}, ["model.config.hiden_size"]),
+    ):
         first, *others = small.problems_of(ModelError, new, tiny_encoder, given)
         assert first.what == f"no preset {misspelt!r}" + (f"; did you mean {meant!r}?" if meant else "")
         assert first.fix == f"presets: {', '.join([*PRESETS, *MODERNBERT])}"
@@ -227,7 +259,9 @@ def pretrained(recipe, tmp_path_factory):
 
 def test_plain_transformers_fills_its_masks(pretrained):
     ours = load(pretrained.folder, precision="fp32")("the [MASK] was good .")["masks"][0]
-    theirs = transformers.pipeline("fill-mask", str(pretrained.model), device="cpu")("the [MASK] was good .", top_k=5)
+    theirs = transformers.pipeline("fill-mask", str(pretrained.model), device="cpu")(
+        "the [MASK] was good .", top_k=5
+    )
     assert [each["id"] for each in ours] == [each["token"] for each in theirs]
     assert [each["score"] for each in ours] == pytest.approx([each["score"] for each in theirs], rel=1e-4)
     tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
@@ -239,7 +273,9 @@ def test_on_to_a_task_and_a_student(pretrained, tiny_encoder, tmp_path):
     tuned = train(recipe, tmp_path / "tuned")
     assert (tuned.folder / "report.html").is_file()
     student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
-    assert train(recipe.with_(*student, f"distillation.teacher={tuned.folder}"), tmp_path / "student").finished
+    assert train(
+        recipe.with_(*student, f"distillation.teacher={tuned.folder}"), tmp_path / "student"
+    ).finished
 
 
 @pytest.mark.rare
@@ -260,5 +296,9 @@ def test_a_student_that_reads_less_than_its_teacher_is_refused(tiny_encoder, tmp
     student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
     recipe = small.recipe(tmp_path, tiny_encoder, *student, f"distillation.teacher={tmp_path / 'model'}")
     small.raises(
-        ModelError, "it reads token_type_ids, which the student does not read", train, recipe, tmp_path / "run"
+        ModelError,
+        "it reads token_type_ids, which the student does not read",
+        train,
+        recipe,
+        tmp_path / "run",
     )

@@ -69,7 +69,9 @@ def test_in_proportion_each_row_is_read_once_an_epoch(sizes, run, world, epoch):
     assert len(ranks[0]) == len(list(ranks[0]))
     of = [drawn(each, sizes) for each in ranks]
     assert all(each == of[0] for each in of), "all processes read the same task"
-    assert all(len(set(of[0][at : at + run])) == 1 for at in range(0, len(of[0]), run)), "a step is of one task"
+    assert all(len(set(of[0][at : at + run])) == 1 for at in range(0, len(of[0]), run)), (
+        "a step is of one task"
+    )
 
 
 @pytest.mark.parametrize("mixing", ["sqrt", "uniform", [3.0, 1.0]])
@@ -169,7 +171,9 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder, tm
     assert found.keys() == wanted.keys()
     for key, gradient in wanted.items():
         assert_close(found[key], gradient, rtol=1e-4, atol=1e-7)
-    assert next(e["loss"] for e in trainer.state.log_history if "loss" in e) == pytest.approx(loss.item(), rel=1e-5)
+    assert next(e["loss"] for e in trainer.state.log_history if "loss" in e) == pytest.approx(
+        loss.item(), rel=1e-5
+    )
 
 
 def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder, tmp_path):
@@ -182,7 +186,9 @@ def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder, tmp_path):
             before.update({name: value.clone() for name, value in model.state_dict().items()})
 
         def on_step_end(self, args, state, control, model=None, **_):
-            changed = [name for name, value in model.state_dict().items() if not torch.equal(before[name], value)]
+            changed = [
+                name for name, value in model.state_dict().items() if not torch.equal(before[name], value)
+            ]
             heads = [key for key in changed if key.split(".")[2] in "classifier crf qa_outputs dense".split()]
             moved.append({name for name in OF for key in heads if f"task-{name}." in key})
             assert any("word_embeddings" in key for key in changed), "the encoder always learns"
@@ -240,7 +246,10 @@ def test_the_folder_of_a_task_is_a_run(run):
         assert (one.folder / "report.html").is_file()
         others = ", ".join(each for each in OF if each != name)
         assert f"and, by multi-task learning, for {others}." in (one.model / "README.md").read_text()
-        assert f"with an encoder shared with {others} (multi-task learning)" in (one.folder / "report.html").read_text()
+        assert (
+            f"with an encoder shared with {others} (multi-task learning)"
+            in (one.folder / "report.html").read_text()
+        )
         answered = one.frame("validation")
         assert len(answered) == 5
         told = run.results["tasks"][name]
@@ -288,7 +297,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(run, tiny_encoder_with_dropout, 
     ):
         what = f"the run was started with the tasks {', '.join(OF)}, and has the tasks {', '.join(tasks)} now"
         with pytest.raises(
-            RecipeError, match=rf"run/recipe\.yaml: {what}\n.*Name the same .*, or start a new run in another folder"
+            RecipeError,
+            match=rf"run/recipe\.yaml: {what}\n.*Name the same .*, or start a new run in another folder",
         ):
             train({**given, "tasks": tasks}, tmp_path / "run", resume=True, changed=True)
     with pytest.raises(RecipeError, match=r"similarity, and has one task by itself now\n.*start a new run"):
@@ -298,10 +308,18 @@ def test_a_resumed_run_is_the_uninterrupted_one(run, tiny_encoder_with_dropout, 
     for name, one in resumed.tasks.items():
         for file in ("model/model.safetensors", "predictions/validation.jsonl", "model/config.json"):
             assert (one.folder / file).read_bytes() == (run.folder / name / file).read_bytes(), (name, file)
-    last = [sorted((each.checkpoints / "seed-42").glob("checkpoint-16/*.safetensors")) for each in (run, resumed)]
-    assert [file.name for file in last[0]] == ["model.safetensors", "optimizer.safetensors", "random-0.safetensors"]
+    last = [
+        sorted((each.checkpoints / "seed-42").glob("checkpoint-16/*.safetensors")) for each in (run, resumed)
+    ]
+    assert [file.name for file in last[0]] == [
+        "model.safetensors",
+        "optimizer.safetensors",
+        "random-0.safetensors",
+    ]
     assert [sha256(file) for file in last[0]] == [sha256(file) for file in last[1]]
-    raises(RecipeError, "another recipe", train, {**given, "mixing": "uniform"}, tmp_path / "run", resume=True)
+    raises(
+        RecipeError, "another recipe", train, {**given, "mixing": "uniform"}, tmp_path / "run", resume=True
+    )
 
 
 def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder, tmp_path):
@@ -332,7 +350,9 @@ def test_killed_after_its_results_it_has_its_reports_and_loses_its_checkpoints(t
 
 def test_lora_adapts_the_one_encoder(tiny_encoder, tmp_path):
     names = ("sentiment", "entities", "similarity")
-    done = train(recipe(tiny_encoder, *names, peft={"r": 2}, training={"eval_strategy": "no"}), tmp_path / "run")
+    done = train(
+        recipe(tiny_encoder, *names, peft={"r": 2}, training={"eval_strategy": "no"}), tmp_path / "run"
+    )
     before = load_file(tiny_encoder / "model.safetensors")
     tensors = {name: load_file(one.model / "model.safetensors") for name, one in done.tasks.items()}
     for key, tensor in before.items():
@@ -354,8 +374,13 @@ def test_what_is_frozen_stays(tiny_encoder, tmp_path):
     given = recipe(tiny_encoder, "sentiment", "similarity", freeze=frozen, training=short)
     given["tasks"]["topics"] = part("multi-label")  # a second classifier, on the same pooler
     done = train(given, tmp_path / "run")
-    first, second = (load_file(done.tasks[name].model / "model.safetensors") for name in ("sentiment", "topics"))
-    assert {key for key in first if not first[key].equal(second[key])} == {"classifier.weight", "classifier.bias"}
+    first, second = (
+        load_file(done.tasks[name].model / "model.safetensors") for name in ("sentiment", "topics")
+    )
+    assert {key for key in first if not first[key].equal(second[key])} == {
+        "classifier.weight",
+        "classifier.bias",
+    }
     before = load_file(tiny_encoder / "model.safetensors")
     after = load_file(done.tasks["similarity"].model / "model.safetensors")
     for key, tensor in before.items():
@@ -364,7 +389,9 @@ def test_what_is_frozen_stays(tiny_encoder, tmp_path):
 
 def test_several_seeds_publish_the_best_mean(tiny_encoder, tmp_path):
     short = {"num_train_epochs": 1}
-    done = train(recipe(tiny_encoder, "sentiment", "similarity", seeds=[1, 2], training=short), tmp_path / "run")
+    done = train(
+        recipe(tiny_encoder, "sentiment", "similarity", seeds=[1, 2], training=short), tmp_path / "run"
+    )
     seeds = {name: one.results["seeds"] for name, one in done.tasks.items()}
     means = [np.mean([each[place]["headline"] for each in seeds.values()]) for place in range(2)]
     best = int(np.argmax(means)) + 1
@@ -415,7 +442,10 @@ training: {learning_rate: high, torch_compile: true, metric_for_best_model: f1}
 def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
-    told = {(int(p.where.rpartition(":")[2]), p.what.partition(": ")[0]) for p in problems_of(RecipeError, read, file)}
+    told = {
+        (int(p.where.rpartition(":")[2]), p.what.partition(": ")[0])
+        for p in problems_of(RecipeError, read, file)
+    }
     assert told == {
         (2, "tasks.sentiment.weight"), (2, "tasks.sentiment.task.method"),
         (3, "tasks.my entities"), (3, "tasks.my entities.task.name"), (3, "tasks.my entities.data.shed"),
@@ -431,7 +461,9 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path):
 
 def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path):
     file = tmp_path / "bad.yaml"
-    one = "{task: {name: text-classification, strid: 2}, data: {source: sample:sentiment, limt: 2}, weigth: 2}"
+    one = (
+        "{task: {name: text-classification, strid: 2}, data: {source: sample:sentiment, limt: 2}, weigth: 2}"
+    )
     file.write_text(f"tasks: {{task: {one}}}\nmodel: {{name: x}}\n")
     assert [problem.what for problem in problems_of(RecipeError, read, file)] == [
         "tasks.task.weigth: unknown key; did you mean 'weight'?",
@@ -503,7 +535,12 @@ def test_all_tasks_answer_as_each_by_itself(run, passes):
     several = load_tasks(run.folder)
     assert list(several.tasks) == list(OF)
     rows = [{**row, "text_a": row["text"], "text_b": "the cat"} for row in ROWS]
-    for names in (("sentiment", "entities"), ("entities", "answers"), ("similarity",), ("answers", "sentiment")):
+    for names in (
+        ("sentiment", "entities"),
+        ("entities", "answers"),
+        ("similarity",),
+        ("answers", "sentiment"),
+    ):
         alone = {name: load(run.folder / name)(rows) for name in names}
         passes.clear()
         together = several.only(*names)(rows)
@@ -524,7 +561,9 @@ def several(run):
 def test_one_text_is_answered_by_the_tasks_that_read_texts(run, several):
     two = load_tasks(run.folder, precision="fp32", batch_size=3).only("sentiment", "entities")
     answer = two("the cat was good")
-    assert answer == {name: load(run.folder / name, precision="fp32")("the cat was good") for name in two.tasks}
+    assert answer == {
+        name: load(run.folder / name, precision="fp32")("the cat was good") for name in two.tasks
+    }
     assert list(several.stream([])) == []
     raises(UserError, r"no task 'sentimnt'; did you mean 'sentiment'\?", several.only, "sentimnt")
     raises(DataError, "question", several, "the cat was good")
@@ -555,13 +594,18 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     assert main(["predict", folder, "--input", str(renamed), *table]) == 0
     assert "1 of 9 rows (11.1%)" in capsys.readouterr().err
     cells = [*csv.DictReader((tmp_path / "out.csv").read_text().splitlines())]
-    assert [row["answer.sentiment.label"] for row in cells[:-1]] == [each["sentiment"]["label"] for each in texts]
+    assert [row["answer.sentiment.label"] for row in cells[:-1]] == [
+        each["sentiment"]["label"] for each in texts
+    ]
     assert {name.split(".")[1] for name in cells[0] if "." in name} == set(names)
 
 
 def test_evaluate_scores_all_tasks(run, capsys):
     assert main(["evaluate", str(run.folder), "--split", "validation", "--json"]) == 0
-    expected = {name: {"split": "validation", **one.results["splits"]["validation"]} for name, one in run.tasks.items()}
+    expected = {
+        name: {"split": "validation", **one.results["splits"]["validation"]}
+        for name, one in run.tasks.items()
+    }
     assert json.loads(capsys.readouterr().out) == expected
     told = said(capsys, "evaluate", run.folder)
     assert all(f"{name}\nvalidation (5 rows)" in told for name in run.tasks)
@@ -578,7 +622,13 @@ def test_what_only_the_run_of_one_task_can_do(run, tmp_path, capsys):
     ):
         assert told in refused(capsys, command, run.folder, *words)
     for rows in (ROWS, [], "rows.jsonl"):
-        raises(UserError, r"(?s)scored on its own data.*Name the run of one task: .*/NAME", evaluate, run.folder, rows)
+        raises(
+            UserError,
+            r"(?s)scored on its own data.*Name the run of one task: .*/NAME",
+            evaluate,
+            run.folder,
+            rows,
+        )
 
 
 def test_tasks_with_limits_of_their_own_share_what_they_read_alike(tiny_encoder, tmp_path, passes):

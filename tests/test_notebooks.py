@@ -24,7 +24,8 @@ notebook = nbformat.read(file, as_version=4)
 NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(file.parent)}}).execute()
 nbformat.write(notebook, file)
 """
-# What takes time and is tested elsewhere is left out: most rows, the explanations, the proof by a fresh process.
+# What takes time and is tested elsewhere is left out: most rows, the explanations, the proof by a fresh
+# process.
 SHORTER = {
     r"^epochs = \d+$": "epochs = 0.2",
     r'f"training\.num_train_epochs=\{epochs\}"': r'\g<0>, "data.limit=24", "explain=false", "verify=false"',
@@ -38,12 +39,16 @@ USUAL = ("quickstart.ipynb",)  # of those that only run; the others with --all
 def each_of(paths):
     """A test of each of these notebooks; without --all, of those of `USUAL`."""
     marks = {path: () if path.name in USUAL else pytest.mark.rare for path in paths}
-    return pytest.mark.parametrize("path", [pytest.param(p, id=p.name, marks=marks[p]) for p in sorted(paths)])
+    return pytest.mark.parametrize(
+        "path", [pytest.param(p, id=p.name, marks=marks[p]) for p in sorted(paths)]
+    )
 
 
 @pytest.fixture
 def kernel(tmp_path, monkeypatch):
-    """The environment of a notebook: this checkout and this Python, on one thread, with no account of the Hub."""
+    """The environment of a notebook: this checkout and this Python, on one thread, with no account of the
+    Hub.
+    """
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
@@ -53,11 +58,15 @@ def kernel(tmp_path, monkeypatch):
     kernel = tmp_path / "kernels/python3"
     kernel.mkdir(parents=True)
     command = f'["{sys.executable}", "-W", "ignore", "-m", "ipykernel_launcher", "-f", "{{connection_file}}"]'
-    (kernel / "kernel.json").write_text(f'{{"argv": {command}, "display_name": "Python 3", "language": "python"}}')
+    (kernel / "kernel.json").write_text(
+        f'{{"argv": {command}, "display_name": "Python 3", "language": "python"}}'
+    )
 
 
 def outputs(path, folder, first=""):
-    """Run the notebook in this folder; the outputs of each code cell. first: what its first cell begins with."""
+    """Run the notebook in this folder; the outputs of each code cell. first: what its first cell
+    begins with.
+    """
     notebook = nbformat.read(path, as_version=4)
     next(cell for cell in notebook.cells if cell.cell_type == "code").source = first + next(
         cell.source for cell in notebook.cells if cell.cell_type == "code"
@@ -69,7 +78,10 @@ def outputs(path, folder, first=""):
     nbformat.write(notebook, file)
     # In a process of its own: what an earlier client leaves to be closed is not this one's socket.
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", EXECUTE, str(file)], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", "-c", EXECUTE, str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [cell.outputs for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
@@ -109,7 +121,8 @@ def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path)
     frame, run, mistakes, answers, curves = (each[0].data for each in shown)
     assert "<th>label</th>" in frame["text/html"]
     assert re.search(
-        r"<td>validation</td>\s*<td>accuracy</td>\s*<td>[\d.]+</td>\s*<td>[\d.]+ … [\d.]+</td>", run["text/html"]
+        r"<td>validation</td>\s*<td>accuracy</td>\s*<td>[\d.]+</td>\s*<td>[\d.]+ … [\d.]+</td>",
+        run["text/html"],
     )
     assert 'href="runs/reviews/report.html"' in run["text/html"]
     assert "<th>gold</th>" in mistakes["text/html"]

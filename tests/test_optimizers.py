@@ -18,7 +18,13 @@ from bertkit.models.new_config import BertConfig
 from bertkit.models.trained_parts import with_lora
 from bertkit.sections import Lora
 
-SIZES = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+SIZES = {
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+}
 BERT_LAYER = [
     *(f"attention.{part}.weight" for part in "self.query self.key self.value output.dense".split()),
     *("intermediate.dense.weight", "output.dense.weight"),
@@ -26,7 +32,9 @@ BERT_LAYER = [
 
 
 MODERNBERT_LAYER = "attn.Wqkv.weight attn.Wo.weight mlp.Wi.weight mlp.Wo.weight".split()
-LORA_LAYER = [f"attention.self.{part}.lora_{side}.default.weight" for part in ("query", "value") for side in "AB"]
+LORA_LAYER = [
+    f"attention.self.{part}.lora_{side}.default.weight" for part in ("query", "value") for side in "AB"
+]
 DEBERTA_LAYER = [
     *(f"attention.self.{part}_proj.weight" for part in "query key value pos_query pos_key".split()),
     *("attention.output.dense.weight", "intermediate.dense.weight", "output.dense.weight"),
@@ -42,7 +50,9 @@ def model_of(kind):
     if kind == "bert":
         return BertForPreTraining(BertConfig(**SIZES))
     if kind == "lora":
-        return with_lora(transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES)), Lora(r=2), {})
+        return with_lora(
+            transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES)), Lora(r=2), {}
+        )
     if kind == "encoder-decoder":
         encoder = transformers.BertConfig(**SIZES)
         decoder = transformers.BertConfig(**SIZES, is_decoder=True, add_cross_attention=True)
@@ -54,7 +64,9 @@ def model_of(kind):
         "albert": {"embedding_size": 4},
     }
     auto = (
-        transformers.AutoModelForSequenceClassification if kind == "deberta-v2" else transformers.AutoModelForMaskedLM
+        transformers.AutoModelForSequenceClassification
+        if kind == "deberta-v2"
+        else transformers.AutoModelForMaskedLM
     )
     return auto.from_config(transformers.AutoConfig.for_model(kind, **SIZES, **own[kind]))
 
@@ -87,11 +99,15 @@ def test_muon_gets_the_weight_matrices_of_the_layers(kind, stack, matrices, othe
     stacks = [each.format(layer) for each in stack.split("|") for layer in (0, 1)]
     wanted = {each + name for each in stacks for name in matrices}
     if kind == "encoder-decoder":
-        cross = [name.replace("attention.", "crossattention.", 1) for name in BERT_LAYER if "attention" in name]
+        cross = [
+            name.replace("attention.", "crossattention.", 1) for name in BERT_LAYER if "attention" in name
+        ]
         wanted |= {f"decoder.bert.encoder.layer.{layer}.{name}" for layer in (0, 1) for name in cross}
     assert names == wanted
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    assert all(any(part in name for name in trained) for part in others.split()), "what is left to AdamW is there"
+    assert all(any(part in name for name in trained) for part in others.split()), (
+        "what is left to AdamW is there"
+    )
 
 
 class Updates(TrainerCallback):
@@ -134,8 +150,16 @@ def by_hand(weights, rate, momentum, chain):
     ],
 )
 def test_steps_are_those_of_torch(identifier, more, tiny_encoder, tmp_path):
-    """Two steps of two accumulated micro-batches, equal to the last bit, with CRF's own learning rate and clipping."""
-    settings = {"optim": "muon", "learning_rate": 1e-2, "weight_decay": 0.3, "lr_scheduler_type": "constant", **more}
+    """Two steps of two accumulated micro-batches, equal to the last bit, with CRF's own learning rate and
+    clipping.
+    """
+    settings = {
+        "optim": "muon",
+        "learning_rate": 1e-2,
+        "weight_decay": 0.3,
+        "lr_scheduler_type": "constant",
+        **more,
+    }
     updates = Updates()
     args = arguments(tmp_path, 2, 2, max_steps=2, **settings)
     trainer = made(BY_ID[identifier], tiny_encoder, args, callbacks=[updates])

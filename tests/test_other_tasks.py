@@ -1,4 +1,6 @@
-"""Tasks of other packages, and of `register`: found, refused with the reason, recorded in a model, missed elsewhere."""
+"""Tasks of other packages, and of `register`: found, refused with the reason, recorded in a model, missed
+elsewhere.
+"""
 
 import os
 import subprocess
@@ -68,7 +70,9 @@ def test_a_package_announces_a_task_and_one_that_cannot_be_used_is_refused_by_it
     assert tasks.package_of("shouting") == "acme-tasks 1.2"
     assert get_task("text-ranking") is tasks.OURS["text-ranking"]
     for name, why in {
-        "torn": "'torn' of torn 1.2 cannot be used: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        "torn": (
+            "'torn' of torn 1.2 cannot be used: ModuleNotFoundError: No module named 'nothing_of_this_name'"
+        ),
         "whispering": "'whispering' of misnamed 1.2 cannot be used: its name is 'shout'",
         "counting": "of no-task 1.2 cannot be used: .* is not a subclass of bertkit.tasks.Task",
         "twice": "of first 1.2 and second 1.2 cannot be used: several packages have a task of this name",
@@ -90,7 +94,9 @@ def outside(code, *paths):
     """What a process with these folders on its path, and no others but bertkit's, does with the code."""
     path = os.pathsep.join(map(str, [*paths, Path(bertkit.__file__).parent.parent]))
     command = [sys.executable, "-c", f"import sys, bertkit.cli.main as cli; sys.exit(cli.main({code}))"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
 
 
 def test_a_model_names_the_package_that_it_needs(packages, tiny_encoder, tmp_path):
@@ -121,7 +127,9 @@ def test_numbers_of_words_are_as_many_as_the_words(tmp_path):
 
     def read(*numbers):
         rows = [{"tokens": ["a", "cat"], "numbers": each} for each in numbers]
-        return load(DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", rows))), schema).rows["train"]
+        return load(DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", rows))), schema).rows[
+            "train"
+        ]
 
     assert read([1, "2.5"], [0, -1])["numbers"][:] == [[1.0, 2.5], [0.0, -1.0]]
     for wrong, why in (
@@ -147,7 +155,9 @@ def test_a_notebook_registers_a_task_and_registers_it_again(tiny_encoder, tmp_pa
     bertkit.register(of_a_notebook())
     again = bertkit.register(of_a_notebook())
     assert get_task("of-a-notebook") is again
-    run = bertkit.train(small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run", task="of-a-notebook", epochs=1)
+    run = bertkit.train(
+        small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run", task="of-a-notebook", epochs=1
+    )
     assert bertkit.load(run.folder)("a cat")["label"] in ("good", "bad")
     assert read_json(run.model / "config.json")["bertkit"]["package"] is None
 

@@ -1,4 +1,6 @@
-"""Runs compared by their answers to the same rows: the statistics against their definitions, then every task."""
+"""Runs compared by their answers to the same rows: the statistics against their definitions, then
+every task.
+"""
 
 import json
 import re
@@ -95,7 +97,10 @@ def test_randomisation_approaches_the_exact_permutation_test():
 # --- every task
 
 
-TASKS = "single-label multi-label regression qa-windows-or-none similarity-mse similarity-labels similarity-in-batch"
+TASKS = (
+    "single-label multi-label regression qa-windows-or-none similarity-mse similarity-labels "
+    "similarity-in-batch"
+)
 TASKS += " retrieval ner-document ranking-binary ranking-graded-windows"
 
 
@@ -122,17 +127,23 @@ def test_runs_of_every_task_are_compared(case, tiny_encoder, tmp_path):
     if same.test:
         assert same.test[1] == 1.0
     assert pair.every or case.id != "regression"  # labels of two models may all be alike, numbers are not
-    assert all(len(set(each.answers)) == 2 and each.where and each.gold and all(each.texts) for each in pair.every)
+    assert all(
+        len(set(each.answers)) == 2 and each.where and each.gold and all(each.texts) for each in pair.every
+    )
 
 
 def test_the_verdict_needs_interval_and_test():
-    pair = Pair(NAMES, "", "f1", "90 rows", {"f1": Difference(0.5, 0.6, (0.02, 0.18))}, ("McNemar's exact test", 0.01))
+    pair = Pair(
+        NAMES, "", "f1", "90 rows", {"f1": Difference(0.5, 0.6, (0.02, 0.18))}, ("McNemar's exact test", 0.01)
+    )
     assert pair.verdict == (
         "other is better: its f1 is higher by 0.1000 (95 % interval 0.0200 … 0.1800; McNemar's exact test: "
         "p = 0.010) on 90 rows."
     )
     lower = replace(pair, metrics={"f1": Difference(0.6, 0.5, (-0.18, -0.02))})
-    assert lower.verdict.startswith("one is better: its f1 is higher by 0.1000 (95 % interval 0.0200 … 0.1800;")
+    assert lower.verdict.startswith(
+        "one is better: its f1 is higher by 0.1000 (95 % interval 0.0200 … 0.1800;"
+    )
     unsure = "No difference in f1 can be shown with these 90 rows: other − one is +0.1000 (95 % interval "
     assert replace(pair, test=("x", 0.05)).verdict.startswith(unsure)
     assert replace(pair, metrics={"f1": Difference(0.5, 0.6, (-0.01, 0.2))}).verdict.startswith(unsure)
@@ -157,7 +168,9 @@ def answered(labels, answers, texts=""):
 
 @pytest.fixture(scope="module")
 def facts(tiny_encoder, tmp_path_factory):
-    facts = read_facts(finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("paired") / "run").folder)
+    facts = read_facts(
+        finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("paired") / "run").folder
+    )
     return replace(facts, options={**facts.options, "labels": {"a": "a", "b": "b", "c": "c"}})
 
 
@@ -189,17 +202,23 @@ def test_rows_are_counted_by_who_is_right(facts):
 
 def test_rows_that_one_run_lacks_are_left_out_and_counted(facts):
     first = replace(facts, rows=answered("aabbc", "aabbb", "stuvw"))
-    second = replace(facts, rows=answered("bacab", "bacab", "xwtsu"))  # in another order, with other targets for w, u
+    second = replace(
+        facts, rows=answered("bacab", "bacab", "xwtsu")
+    )  # in another order, with other targets for w, u
     tested = replace(second, split="test", results={**second.results, "splits": {"test": second.scores}})
     pair = compared(first, tested, NAMES)
     assert pair.counts == {"both are right": 2}
     split = f"{facts.split} and test"
     assert pair.rows == (
-        f"Compared on 2 rows of {split} that both runs have answered. Left out, because the other run has no row with "
+        f"Compared on 2 rows of {split} that both runs have answered. Left out, because the other run has "
+        "no row with "
         "the same texts and target: 3 of one and 3 of other."
     )
     none = compared(first, replace(facts, rows=answered("a", "a", "z")), NAMES)
-    assert none.verdict == f"one and other cannot be compared: they have answered no row of {facts.split} in common."
+    assert (
+        none.verdict
+        == f"one and other cannot be compared: they have answered no row of {facts.split} in common."
+    )
     assert none.verdict in well_formed(page_of([first, second], [none])).text
     often, twice = (replace(facts, rows=answered(n * "a", n * "a", n * "x")) for n in (3, 2))
     assert compared(often, twice, NAMES).units == "2 rows"
@@ -208,9 +227,8 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts):
 def test_rankings_of_other_documents_are_not_compared(tiny_encoder, tmp_path):
     ranked = read_facts(finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder)
     pair = compared(ranked, replace(ranked, rows=ranked.rows[1:]), NAMES)
-    assert (
-        pair.verdict
-        == "one and other cannot be compared: they ranked different documents (1 of one and 0 of other differ)."
+    assert pair.verdict == (
+        "one and other cannot be compared: they ranked different documents (1 of one and 0 of other differ)."
     )
     assert not pair.metrics
 
@@ -263,7 +281,8 @@ def test_runs_of_different_tasks_are_refused(runs, tiny_encoder, tmp_path, capsy
     page = tmp_path / "both.html"
     told = small.refused(capsys, "report", runs[0], other, "--output", page)
     assert (
-        "runs of different tasks cannot be compared (base: text-classification, tagger: token-classification)" in told
+        "runs of different tasks cannot be compared (base: text-classification, tagger: token-classification)"
+        in told
     )
     assert not page.exists()
 

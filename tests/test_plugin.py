@@ -31,7 +31,9 @@ def installed(tmp_path_factory):
     (folder / "word_numbers").symlink_to(PLUGIN / "src" / "word_numbers")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(folder), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+        )
         patch.setattr(tasks, "_OTHERS", {})
         yield folder
 
@@ -48,7 +50,12 @@ def recipe(tiny_encoder, tmp_path_factory):
     source = {split: str(small.write_rows(folder / f"{split}.jsonl", part)) for split, part in files.items()}
     training = {"num_train_epochs": 4, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
     model = {"name": str(tiny_encoder), "max_length": 32}
-    return {"task": {"name": "word-numbers"}, "model": model, "data": {"source": source}, "training": training}
+    return {
+        "task": {"name": "word-numbers"},
+        "model": model,
+        "data": {"source": source},
+        "training": training,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +120,9 @@ def test_what_ours_can_do_it_can_do(run, recipe, tmp_path, hub):
 def test_a_process_without_the_package_names_it(run):
     code = f"import bertkit; bertkit.load({str(run.folder)!r})"
     environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
-    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     what = "its task 'word-numbers' is of the package word-numbers, which is not installed"
     assert found.stderr.rstrip().endswith(f"{what}\n    pip install word-numbers")
 
@@ -130,7 +139,9 @@ def test_an_interrupted_run_goes_on_with_its_loss_and_its_attachment(run, recipe
         bertkit.train(recipe, tmp_path / "run", **extras, callbacks=[Stop()])
     small.raises(DataError, "compute_loss_func", bertkit.train, recipe, tmp_path / "run", resume=True)
     resumed = bertkit.train(recipe, tmp_path / "run", resume=True, **extras)
-    assert (resumed.model / "model.safetensors").read_bytes() == (run.model / "model.safetensors").read_bytes()
+    assert (resumed.model / "model.safetensors").read_bytes() == (
+        run.model / "model.safetensors"
+    ).read_bytes()
 
 
 def test_its_reader_reads_standoff_files(tiny_encoder, tmp_path):
@@ -142,8 +153,12 @@ def test_its_reader_reads_standoff_files(tiny_encoder, tmp_path):
     source = {split: sorted(map(str, tmp_path.glob(f"{split}-*.ann"))) for split in ("train", "validation")}
     model = {"name": str(tiny_encoder), "max_length": 32}
     settings = {"training": {"max_steps": 40, "learning_rate": 1e-2}, "verify": False, "explain": False}
-    run = bertkit.train("token-classification", tmp_path / "run", data={"source": source}, model=model, **settings)
+    run = bertkit.train(
+        "token-classification", tmp_path / "run", data={"source": source}, model=model, **settings
+    )
     assert run.metrics()["f1_strict"] == 1
     (tmp_path / "train-1.ann").write_text("T1\tANIMAL 4 8;9 10\tcat\nT2\tANIMAL 0 4\tdog\nT3\tx\n")
-    told = small.message_of(DataError, bertkit.check, "token-classification", data={"source": source}, model=model)
+    told = small.message_of(
+        DataError, bertkit.check, "token-classification", data={"source": source}, model=model
+    )
     assert all(f"train-1.ann:{line}: " in told for line in (1, 2, 3))

@@ -31,7 +31,10 @@ def test_a_signal_ends_a_command_and_removes_its_temporary_files(tmp_path):
         f"with ended_by_signals(), tempfile.TemporaryDirectory(): os.kill(os.getpid(), {int(number)})\n"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 128 + number
+    assert (
+        subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode
+        == 128 + number
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -39,7 +42,14 @@ def test_a_training_that_is_stopped_leaves_no_temporary_files(tiny_encoder, tmp_
     (temporary := tmp_path / "temporary").mkdir()
     file = small.write_recipe(tmp_path, tiny_encoder)
     folder = tmp_path / "run"
-    words = ["train", file, "--output-dir", folder, "training.num_train_epochs=1000", "training.logging_steps=1"]
+    words = [
+        "train",
+        file,
+        "--output-dir",
+        folder,
+        "training.num_train_epochs=1000",
+        "training.logging_steps=1",
+    ]
     environment = os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen([sys.executable, "-m", "bertkit", *map(str, words)], env=environment) as process:
         while process.poll() is None and not (folder / "metrics.jsonl").is_file():

@@ -98,9 +98,13 @@ def test_every_format_in_and_out(name, predictor, learned, tmp_path):
     out = tmp_path / f"out{suffix}"
     assert answer_file(learned, write(tmp_path / name), out) == COUNT
     told = predictor([row["text"] for row in made()])
-    assert len({answer["score"] for answer in told}) >= 8  # as many as different texts: a wrong order would show
+    assert (
+        len({answer["score"] for answer in told}) >= 8
+    )  # as many as different texts: a wrong order would show
     if suffix == ".jsonl":
-        assert small.read_rows(out) == [{**row, "answer": answer} for row, answer in zip(made(), told, strict=True)]
+        assert small.read_rows(out) == [
+            {**row, "answer": answer} for row, answer in zip(made(), told, strict=True)
+        ]
         return
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -112,7 +116,9 @@ def test_every_format_in_and_out(name, predictor, learned, tmp_path):
 
 @pytest.mark.parametrize("raw_cells", [False, True])
 def test_no_cell_of_a_csv_is_a_formula(raw_cells, predictor, learned, tmp_path, caplog):
-    """Numbers and their signs stay, and so does every cell if that is asked for. The log says how many do not."""
+    """Numbers and their signs stay, and so does every cell if that is asked for. The log says how many do
+    not.
+    """
     caplog.set_level("INFO", "bertkit")
     texts = ["=1+1", "+49 30 1", "@SUM(A1)", "- a cat", "'=1", "\ta cat", "a\x1bcat\r\ndog", "a=b"]
     rows = [{"text": text, "score": "-3,5", "count": "+4"} for text in texts]
@@ -136,14 +142,19 @@ def test_a_line_of_stdin_is_answered_before_the_next_is_written(learned):
     started = subprocess.Popen([*words, "--input", "-", "--top-k", "1"], text=True, **pipes)
     with started as process:
         try:
-            for line, expected in (("the cat was good", {"text": "the cat was good"}), (json.dumps(row), row)):
+            for line, expected in (
+                ("the cat was good", {"text": "the cat was good"}),
+                (json.dumps(row), row),
+            ):
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
                 told = json.loads(process.stdout.readline())
                 answer = told.pop("answer")
                 same = predictor(expected)
                 assert (told, answer["label"], list(answer)) == (expected, same["label"], list(same))
-                assert answer["scores"] == pytest.approx(same["scores"], abs=1e-6)  # another process rounds otherwise
+                assert answer["scores"] == pytest.approx(
+                    same["scores"], abs=1e-6
+                )  # another process rounds otherwise
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
             assert process.stderr.read() == "\ninterrupted\n"
@@ -152,8 +163,13 @@ def test_a_line_of_stdin_is_answered_before_the_next_is_written(learned):
 
 
 def test_a_bad_line_of_stdin_ends_the_answers(predictor, learned, monkeypatch, capsys):
-    for bad, said in ((b"{smile}", "stdin:2: not JSON"), (b'{"text": 5}', "row 2: `text` holds 5, where text is")):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n" + bad + b"\nthe dog\n")))
+    for bad, said in (
+        (b"{smile}", "stdin:2: not JSON"),
+        (b'{"text": 5}', "row 2: `text` holds 5, where text is"),
+    ):
+        monkeypatch.setattr(
+            sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n" + bad + b"\nthe dog\n"))
+        )
         small.raises(DataError, re.escape(said), answer_file, learned, "-", None)
         assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["the cat"]
 
@@ -175,7 +191,9 @@ def test_columns_are_found_under_the_names_that_are_given(predictor, learned, tm
     file = small.write_rows(tmp_path / "a.jsonl", [{"review": "the dog was bad", "text": "the cat was good"}])
     answer_file(learned, file, tmp_path / "mapped.jsonl", text="review")
     answer_file(learned, file, tmp_path / "plain.jsonl")
-    labels = [small.read_rows(tmp_path / f"{name}.jsonl")[0]["answer"]["label"] for name in ("mapped", "plain")]
+    labels = [
+        small.read_rows(tmp_path / f"{name}.jsonl")[0]["answer"]["label"] for name in ("mapped", "plain")
+    ]
     assert labels == ["bad", "good"]
 
 
@@ -218,7 +236,9 @@ def test_a_csv_is_not_answered_over_its_own_answers(predictor, learned, tmp_path
     assert "answer.label" in refused(predictor, learned, tmp_path / "once.csv", tmp_path / "twice.csv")
     answer_file(learned, tmp_path / "once.csv", tmp_path / "twice.jsonl")
     assert "answer.label" in small.read_rows(tmp_path / "twice.jsonl")[0]
-    file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}])  # rows that differ
+    file = small.write_rows(
+        tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}]
+    )  # rows that differ
     assert "more" in refused(predictor, learned, file, tmp_path / "out.csv")
     assert answer_file(learned, file, tmp_path / "out.jsonl") == 2
 
@@ -242,7 +262,9 @@ def test_each_label_has_a_column_whatever_the_best_labels_are(first, suffix, pre
     else:
         sheet = pytest.importorskip("openpyxl").load_workbook(out).active
         header, *cells = [list(row) for row in sheet.values]
-        assert {cell.data_type for row in sheet.iter_rows(min_row=2, min_col=6, max_col=7) for cell in row} == {"n"}
+        assert {
+            cell.data_type for row in sheet.iter_rows(min_row=2, min_col=6, max_col=7) for cell in row
+        } == {"n"}
         expected = [[scores.get(name) for name in ("bad", "good")] for scores in told]
     assert header[3:] == [
         f"answer.{name}" for name in "label score scores.bad scores.good truncated empty unreadable".split()
@@ -349,7 +371,9 @@ def test_every_task_marks_texts_that_it_cannot_read(case, tiny_encoder, tmp_path
 
 def test_a_prefix_is_no_text(tiny_encoder, tmp_path):
     task = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").load().task
-    features = task.encode_sides({"query": ["", " ", "zzz", "the", "cat"], "document": ["", " ", "zzz", "the", "cat"]})
+    features = task.encode_sides(
+        {"query": ["", " ", "zzz", "the", "cat"], "document": ["", " ", "zzz", "the", "cat"]}
+    )
     assert features["unread"][:] == [2, 2, 2, 2, 1, 1, 0, 0, 0, 0]
 
 
@@ -363,8 +387,13 @@ def test_texts_without_a_token_are_counted(predictor, learned, tmp_path, caplog)
     with caplog.at_level("WARNING", "bertkit"):
         answer_file(learned, file, tmp_path / "answers.csv")
     assert caplog.messages == [
-        "3 of 7 rows (42.9%) are empty: a text has no token, so nothing of it is read; `empty` is true in the answer",
-        "1 of 7 rows (14.3%) is unreadable: a text has only tokens that are unknown to the model, so nothing of it is "
+        (
+            "3 of 7 rows (42.9%) are empty: a text has no token, so nothing of it is read; `empty` is true "
+            "in "
+            "the answer"
+        ),
+        "1 of 7 rows (14.3%) is unreadable: a text has only tokens that are unknown to the model, so "
+        "nothing of it is "
         "read; `unreadable` is true in the answer",
     ]
     with (tmp_path / "answers.csv").open(newline="") as lines:
@@ -375,11 +404,17 @@ def test_a_model_is_not_trained_on_what_it_cannot_read_and_its_scores_say_so(lea
     rows = [{"text": f"ខ្មែរ{n}", "label": "good bad".split()[n % 2]} for n in range(30)]
     recipe = {"task": {"name": "text-classification"}, "model": {"name": str(tiny_encoder), "max_length": 32}}
     small.raises(
-        DataError, "30 of 30 rows have only tokens .* Khmer.*\n.*docs/languages.md", bertkit.check, recipe, data=rows
+        DataError,
+        "30 of 30 rows have only tokens .* Khmer.*\n.*docs/languages.md",
+        bertkit.check,
+        recipe,
+        data=rows,
     )
     caplog.clear()
     bertkit.evaluate(learned.folder, rows)
-    assert [message.split(":")[:2] for message in caplog.messages if "unknown" in message] == [["warn", " test"]]
+    assert [message.split(":")[:2] for message in caplog.messages if "unknown" in message] == [
+        ["warn", " test"]
+    ]
 
 
 def test_pairs(pairs):
@@ -404,7 +439,10 @@ def test_a_missing_text_is_not_answered_as_an_empty_one(predictor):
     for rows in (list_of_rows, pa.table(columns), pd.DataFrame(columns), other, Dataset.from_dict(columns)):
         for answers in (predictor, predictor.frame):
             small.raises(
-                DataError, r"^row 2: `text` is missing\n    Fill it in, or leave the row out\.$", answers, rows
+                DataError,
+                r"^row 2: `text` is missing\n    Fill it in, or leave the row out\.$",
+                answers,
+                rows,
             )
     assert predictor([{"text": "the cat was good"}, {"text": ""}])[1]["empty"]
 
@@ -418,7 +456,10 @@ def test_answers_for_people(predictor):
     assert answer_line({"labels": ["a", "b"], "scores": {}, "truncated": False}, "a cat") == "a, b  a cat"
     assert answer_line({"score": -1.5, "truncated": False}, "a cat") == "-1.500  a cat"
     filled = {"filled": "a cat", "masks": [[{"token": "cat", "score": 0.75}, {"token": "dog", "score": 0.2}]]}
-    entities = [{"label": "PER", "text": "Ada", "score": 0.75}, {"label": "LOC", "text": "Bath", "score": 0.5}]
+    entities = [
+        {"label": "PER", "text": "Ada", "score": 0.75},
+        {"label": "LOC", "text": "Bath", "score": 0.5},
+    ]
     assert answer_line({"words": [], "entities": entities}) == "PER Ada (0.750), LOC Bath (0.500)"
     assert answer_line({"words": [], "entities": []}, "a cat") == "no entities  a cat"
     assert answer_line(filled, "a [MASK]") == "a cat  (cat 0.750, dog 0.200)  a [MASK]"
@@ -442,7 +483,9 @@ values = st.one_of(anything, st.integers(), st.none(), st.lists(anything))
 
 
 @settings(max_examples=60)
-@given(rows=st.lists(st.one_of(anything, st.none(), st.dictionaries(st.sampled_from(["text", "id"]), values))))
+@given(
+    rows=st.lists(st.one_of(anything, st.none(), st.dictionaries(st.sampled_from(["text", "id"]), values)))
+)
 def test_any_rows_are_answered_or_refused(rows, predictor):
     with contextlib.suppress(DataError):
         assert len(predictor(rows)) == len(rows)
@@ -461,14 +504,19 @@ def classifier(encoder, folder, **config):
 def test_a_foreign_model_with_one_output_answers_as_the_pipeline(problem, tiny_encoder, tmp_path):
     folder = classifier(tiny_encoder, tmp_path, num_labels=1, id2label={0: "spam"}, problem_type=problem)
     texts = [small.text(n, n % 2).strip() for n in range(COUNT)]
-    theirs = [each["score"] for each in transformers.pipeline("text-classification", str(folder), device="cpu")(texts)]
+    theirs = [
+        each["score"]
+        for each in transformers.pipeline("text-classification", str(folder), device="cpu")(texts)
+    ]
     answers = load(folder, task="text-classification", precision="fp32")(texts)
     if problem == "regression":
         assert [answer["score"] for answer in answers] == pytest.approx(theirs, abs=1e-5)
         return
     assert [answer["scores"]["spam"] for answer in answers] == pytest.approx(theirs, abs=1e-5)
     assert [answer["labels"] for answer in answers] == [["spam"] * (score >= 0.5) for score in theirs]
-    file = small.write_rows(tmp_path / "new.jsonl", [{"text": "the cat", "labels": n * ["spam"]} for n in (0, 1)])
+    file = small.write_rows(
+        tmp_path / "new.jsonl", [{"text": "the cat", "labels": n * ["spam"]} for n in (0, 1)]
+    )
     scores = evaluate(folder, data=file, task="text-classification")["metrics"]
     assert scores["subset_accuracy"] == 0.5
 
@@ -504,7 +552,9 @@ def test_progress_is_logged_now_and_then(monkeypatch, caplog):
     assert len(caplog.messages) == 4
 
 
-def test_every_command_that_may_take_long_says_how_far_it_is(learned, tiny_encoder, tmp_path, monkeypatch, capfd):
+def test_every_command_that_may_take_long_says_how_far_it_is(
+    learned, tiny_encoder, tmp_path, monkeypatch, capfd
+):
     monkeypatch.setattr(progress, "EVERY", 0.0)
     monkeypatch.setattr("bertkit.inference.embed.CHUNK", 1)
     file = small.write_rows(tmp_path / "rows.jsonl", [{"id": n, "text": f"the cat {n}"} for n in "abc"])

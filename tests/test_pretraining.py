@@ -21,7 +21,13 @@ from test_task_contract import ask, begun, fit
 from tokenizers import AddedToken, decoders
 from tokenizers.pre_tokenizers import PreTokenizer
 from torch.testing import assert_close
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    BertTokenizer,
+)
 
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
@@ -77,7 +83,9 @@ def test_saved_and_loaded_it_gives_the_same_answers(case, begun, tmp_path):
     with NoDoubles():
         answers = again(asked)
     assert answers == ask(task, model)(asked)
-    assert [set(answer) for answer in answers[:-2]] == [{"masked", "right", "loss", "pairs", "pairs_right"}] * 8
+    assert [set(answer) for answer in answers[:-2]] == [
+        {"masked", "right", "loss", "pairs", "pairs_right"}
+    ] * 8
     assert len(answers[-2]["masks"]) == 2
     assert answers[-1]["masked"] == 0
 
@@ -119,7 +127,10 @@ def test_masks_are_filled_with_text_and_not_with_raw_tokens(text, filled, spaced
     (answer,) = task.decode([item], features, rows)
     assert answer["filled"] == filled
     cat, p = guesses[0][0]
-    assert answer["masks"][0] == [{"token": "cat", "id": cat, "score": 0.75}, {"token": "p", "id": p, "score": 0.25}]
+    assert answer["masks"][0] == [
+        {"token": "cat", "id": cat, "score": 0.75},
+        {"token": "p", "id": p, "score": 0.25},
+    ]
 
 
 def test_masks_beyond_the_limit_stay(tiny_encoder):
@@ -136,7 +147,9 @@ def test_padding_changes_nothing(case, begun):
     task, model = begun(case)
     together, alone = (ask(task, model, batch_size=size)(DOCUMENTS) for size in (8, 1))
     for one, other in zip(together, alone, strict=True):
-        assert {k: v for k, v in one.items() if k != "loss"} == {k: v for k, v in other.items() if k != "loss"}
+        assert {k: v for k, v in one.items() if k != "loss"} == {
+            k: v for k, v in other.items() if k != "loss"
+        }
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
@@ -157,7 +170,9 @@ def test_the_loss_is_transformers_loss(tiny_encoder):
 
 def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder, tmp_path):
     """Of another architecture: transformers' own class, and no pairs."""
-    shutil.copytree(tiny_encoder, tmp_path / "distil", ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
+    shutil.copytree(
+        tiny_encoder, tmp_path / "distil", ignore=shutil.ignore_patterns("config.json", "*.safetensors")
+    )
     config = transformers.DistilBertConfig(vocab_size=42, dim=16, n_layers=2, n_heads=2, hidden_dim=32)
     transformers.DistilBertForMaskedLM(config).save_pretrained(tmp_path / "distil")
     task, model = fit(DRAWN[0], tmp_path / "distil", tmp_path / "out", steps=3)
@@ -192,7 +207,9 @@ FOREIGN = {
     ],
 )
 def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, tiny_encoder):
-    """With the logits, the loss and the gradients of transformers' own forward, which computes them everywhere."""
+    """With the logits, the loss and the gradients of transformers' own forward, which computes them
+    everywhere.
+    """
     case = DRAWN[0]
     task = case.task(tiny_encoder)
     task.tokenizer.model_input_names = ["input_ids", "attention_mask"]
@@ -224,7 +241,12 @@ def test_plain_transformers_opens_it(case, tiny_encoder, tmp_path):
     save(model, task, tmp_path / "model", SETTINGS)
     pairs = case.options.get("nsp") != "none"
     assert isinstance(model, BertForPreTraining if pairs else BertForMaskedLM)
-    for kind in (AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, transformers.BertForPreTraining):
+    for kind in (
+        AutoModel,
+        AutoModelForMaskedLM,
+        AutoModelForSequenceClassification,
+        transformers.BertForPreTraining,
+    ):
         opened, report = kind.from_pretrained(tmp_path / "model", output_loading_info=True)
         missing = [key for key in report["missing_keys"] if "classifier" not in key]
         absent = ("pooler", "seq_relationship")
@@ -255,7 +277,9 @@ def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up
     assert scored(answers, pairs=True).scores == expected
     assert scored(answers[2:], pairs=False).scores == {"mlm_accuracy": None, "perplexity": None}
     answers = [{"masked": 1, "right": 1, "loss": loss, "pairs": 0, "pairs_right": 0} for loss in (0.0, 1e6)]
-    one, both, resampled = (scored(rows, pairs=False) for rows in (answers[:1], answers, answers[:1] * 5 + answers))
+    one, both, resampled = (
+        scored(rows, pairs=False) for rows in (answers[:1], answers, answers[:1] * 5 + answers)
+    )
     assert (one.scores["perplexity"], one.intervals()["perplexity"]) == (1.0, (1.0, 1.0))
     for graded in (both, resampled):
         assert (graded.scores["perplexity"], graded.intervals()["perplexity"]) == (None, None)
@@ -300,7 +324,8 @@ def test_from_text_to_a_model_and_on_to_a_task(recipe, tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "next.yaml").write_text(
         f"task: {{name: text-classification}}\nmodel: {{name: {run.model}, max_length: 32}}\n"
-        "data: {source: {train: rows.jsonl}}\ntraining: {num_train_epochs: 1}\nverify: false\nexplain: false\n"
+        "data: {source: {train: rows.jsonl}}\ntraining: {num_train_epochs: 1}\nverify: false\nexplain: "
+        "false\n"
     )
     tuned = train(load_recipe(tmp_path / "next.yaml"), tmp_path / "tuned")
     assert tuned.finished
@@ -403,9 +428,13 @@ def test_resumed_in_the_middle_of_a_schedule_it_is_the_run_that_was_never_stoppe
     options = {"name": "pretraining", "nsp": "none", "mask_probability": share}
     training = {**recipe.training, "num_train_epochs": 3, "per_device_train_batch_size": 2}
     task = PretrainingOptions.model_validate(options)
-    changed = recipe.model_copy(update={"task": task, "training": training, "verify": False, "explain": False})
+    changed = recipe.model_copy(
+        update={"task": task, "training": training, "verify": False, "explain": False}
+    )
     whole = train(changed, tmp_path / "whole")
     run = killed(changed, tmp_path / "killed", at=10)
     assert last(train(changed, run.folder, resume=True)) == last(whole)
     assert (run.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
-    assert [run.results[k] for k in ("splits", "baselines")] == [whole.results[k] for k in ("splits", "baselines")]
+    assert [run.results[k] for k in ("splits", "baselines")] == [
+        whole.results[k] for k in ("splits", "baselines")
+    ]

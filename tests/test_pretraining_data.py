@@ -1,4 +1,6 @@
-"""Sentences, packing, pairs and masks: nothing lost, nothing leaked, and a pure function of seed, epoch and index."""
+"""Sentences, packing, pairs and masks: nothing lost, nothing leaked, and a pure function of seed, epoch and
+index.
+"""
 
 import itertools
 import random
@@ -27,7 +29,13 @@ LENGTH = 64
 def vocabulary(words):
     """Special tokens, some unused ones, these words, and letters to spell all others."""
     letters = sorted({letter for word in words for letter in word} | set("[]abcdefghijklmnopqrstuvwxyz.!?,'"))
-    pieces = [*SPECIAL, *(f"[unused{i}]" for i in range(5)), *letters, *(f"##{letter}" for letter in letters), *words]
+    pieces = [
+        *SPECIAL,
+        *(f"[unused{i}]" for i in range(5)),
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *words,
+    ]
     return {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
 
 
@@ -55,13 +63,18 @@ def drawn(features, drawing, epoch=0, seed=1, size=64):
     examples = []
     for start in range(0, len(features), size):
         columns = drawing(features, range(start, min(start + size, len(features))), seed, epoch)
-        examples += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        examples += [
+            dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+        ]
     return examples
 
 
 def unmasked(example):
     """The pieces before they were masked."""
-    return [i if label == -100 else label for i, label in zip(example["input_ids"], example["labels"], strict=True)]
+    return [
+        i if label == -100 else label
+        for i, label in zip(example["input_ids"], example["labels"], strict=True)
+    ]
 
 
 def segments(example, sep):
@@ -76,7 +89,8 @@ def segments(example, sep):
     return parts
 
 
-# --- sentences -------------------------------------------------------------------------------------------------------
+# --- sentences
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -119,7 +133,10 @@ def test_all_marks_of_unicode_end_a_sentence_but_commas_and_those_of_latin_text(
     assert len(marks) > 150
 
 
-@given(st.text(alphabet=st.sampled_from("aA1 .!?…。؟।．\"'”)]\n\t\u2028\x85Dr"), max_size=200) | st.text(max_size=100))
+@given(
+    st.text(alphabet=st.sampled_from("aA1 .!?…。؟।．\"'”)]\n\t\u2028\x85Dr"), max_size=200)
+    | st.text(max_size=100)
+)
 def test_no_character_of_a_text_is_lost(text):
     found = sentences(text)
     assert "".join("".join(sentence.split()) for sentence in found) == "".join(text.split())
@@ -130,10 +147,13 @@ def test_no_character_of_a_text_is_lost(text):
 def test_sentences_of_any_input_take_linear_time(unit):
     # Quadratic time would be 10^10 steps here: the test would not end.
     text = unit * 100_000
-    assert "".join("".join(sentence.split()) for sentence in sentences(text + "x")) == "".join((text + "x").split())
+    assert "".join("".join(sentence.split()) for sentence in sentences(text + "x")) == "".join(
+        (text + "x").split()
+    )
 
 
-# --- packing ---------------------------------------------------------------------------------------------------------
+# --- packing
+# ---------------------------------------------------------------------------------------------------------
 
 lengths = st.lists(st.integers(1, 90), min_size=1, max_size=30)
 
@@ -173,7 +193,8 @@ def test_a_tenth_of_the_sequences_is_short():
     assert min(short) < 10
 
 
-# --- features --------------------------------------------------------------------------------------------------------
+# --- features
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nsp", ["nsp", "none"])
@@ -256,7 +277,9 @@ def test_special_tokens_that_a_text_spells_out_are_text(made):
     feature = encode_documents(rows, tokenizer, LENGTH, nsp="nsp")[0]
     specials = {tokenizer.sep_token_id, tokenizer.cls_token_id, tokenizer.pad_token_id}
     assert not specials & set(feature["input_ids"])
-    text = "".join(piece.removeprefix("##") for piece in tokenizer.convert_ids_to_tokens(feature["input_ids"]))
+    text = "".join(
+        piece.removeprefix("##") for piece in tokenizer.convert_ids_to_tokens(feature["input_ids"])
+    )
     assert text.startswith("a[sep]b.[cls]c[pad]")
     assert tokenizer.tokenize("[SEP]") == ["[SEP]"]  # the tokenizer itself is as it was
 
@@ -278,7 +301,8 @@ def test_a_text_with_the_mask_token_is_a_cloze(made):
         assert not any(itertools.chain(*columns["token_type_ids"]))
 
 
-# --- pairs -----------------------------------------------------------------------------------------------------------
+# --- pairs
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_next_sentence_pairs_are_what_their_labels_say(made):
@@ -344,7 +368,9 @@ def test_a_cloze_is_never_the_other_segment(made):
     features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, LENGTH, nsp="nsp")
     drawing = Masking(tokenizer, nsp="nsp")
     mask = tokenizer.mask_token_id
-    pairs = [example for epoch in range(20) for example in drawn(features, drawing, epoch) if example["row"] < 2]
+    pairs = [
+        example for epoch in range(20) for example in drawn(features, drawing, epoch) if example["row"] < 2
+    ]
     assert all(mask not in unmasked(example) for example in pairs)
     assert {0, 1} == {example["next_sentence_label"] for example in pairs}
 
@@ -367,7 +393,8 @@ def test_segments_have_their_types_and_special_tokens(made):
     assert "token_type_ids" not in Masking(bare, nsp="none")(features, [0], 0, 0)
 
 
-# --- masks -----------------------------------------------------------------------------------------------------------
+# --- masks
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whole_word", [False, True])
@@ -406,7 +433,9 @@ def test_random_pieces_are_any_ordinary_ones(made):
     found = Counter()
     for example in (example for epoch in range(4) for example in drawn(features, drawing, epoch)):
         pairs = zip(example["input_ids"], example["labels"], strict=True)
-        found.update(piece for piece, label in pairs if label not in (-100, piece) and piece != tokenizer.mask_token_id)
+        found.update(
+            piece for piece, label in pairs if label not in (-100, piece) and piece != tokenizer.mask_token_id
+        )
     ordinary = drawing.ordinary.tolist()
     assert set(found) == set(ordinary)
     mean = sum(found.values()) / len(ordinary)
@@ -450,7 +479,9 @@ def test_whole_words_of_a_script_without_blanks_are_tokens_and_as_many_as_asked_
     vocab = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), "a", "##b"]
     tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate(vocab)}, strip_accents=False)
     texts = [" ".join("".join(rng.choices(letters, k=30)) for _ in range(3)) for _ in range(60)]
-    features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, 128, nsp="none", short_sequences=0.0)
+    features = encode_documents(
+        Dataset.from_dict({"text": texts}), tokenizer, 128, nsp="none", short_sequences=0.0
+    )
     shares = [
         sum(label != -100 for label in example["labels"]) / 90
         for example in drawn(features, Masking(tokenizer, nsp="none", whole_word=True))
@@ -460,7 +491,9 @@ def test_whole_words_of_a_script_without_blanks_are_tokens_and_as_many_as_asked_
 
 
 def test_tokenizers_without_a_mask_or_for_whole_words_without_pieces_that_go_on_are_refused(made):
-    bare = PreTrainedTokenizerFast(tokenizer_object=made[2].backend_tokenizer, cls_token="[CLS]", sep_token="[SEP]")
+    bare = PreTrainedTokenizerFast(
+        tokenizer_object=made[2].backend_tokenizer, cls_token="[CLS]", sep_token="[SEP]"
+    )
     short = BertTokenizer(vocab={token: i for i, token in enumerate([*SPECIAL, "a", "b"])})
     assert Masking(short, nsp="none").ordinary.tolist() == [5, 6]
     for message, call in (
@@ -471,7 +504,8 @@ def test_tokenizers_without_a_mask_or_for_whole_words_without_pieces_that_go_on_
         raises(ModelError, message, call)
 
 
-# --- purity ----------------------------------------------------------------------------------------------------------
+# --- purity
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("masks", [{}, {"whole_word": True}])

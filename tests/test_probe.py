@@ -68,23 +68,32 @@ def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder, tmp_path, capsy
     recipe = small.write_recipe(tmp_path, folder)
     assert main(["check", str(recipe)]) == 0
     assert "padding changes the outputs of this fnet" in capsys.readouterr().err
-    assert main(["train", str(recipe), "training.num_train_epochs=1", "--output-dir", str(tmp_path / "run")]) == 0
+    assert (
+        main(["train", str(recipe), "training.num_train_epochs=1", "--output-dir", str(tmp_path / "run")])
+        == 0
+    )
     found = read_json(tmp_path / "run/data.json")["findings"]
     assert [finding["level"] for finding in found if "padding changes" in finding["what"]] == ["warn"]
 
 
 def test_longformer_answers_questions(tiny_encoder, tmp_path):
-    """Its head looks for three separators in every text: those of a pair, as RoBERTa's tokenizer writes it."""
+    """Its head looks for three separators in every text: those of a pair, as RoBERTa's tokenizer
+    writes it.
+    """
     sizes = {"attention_window": 4, "sep_token_id": 3}
     folder = small.of_family("longformer", tiny_encoder, tmp_path / "longformer", vocab_size=300, **sizes)
-    with pytest.raises(ModelError, match="cannot read its tokenizer's inputs: AssertionError: There should be exactly"):
+    with pytest.raises(
+        ModelError, match="cannot read its tokenizer's inputs: AssertionError: There should be exactly"
+    ):
         probed(BY_ID["qa"], folder)
     by_bytes().save_pretrained(folder)
     assert probed(BY_ID["qa"], folder) == []
 
 
 def test_an_embedding_of_padding_that_training_changes_is_thought_of(tiny_encoder, tmp_path):
-    """MobileBERT reads each token with its neighbours, and pretraining moves what it has for padding from zero."""
+    """MobileBERT reads each token with its neighbours, and pretraining moves what it has for padding from
+    zero.
+    """
     sizes = {"embedding_size": 8, "intra_bottleneck_size": 16, "true_hidden_size": 16}
     folder = small.of_family("mobilebert", tiny_encoder, tmp_path / "mobilebert", **sizes)
     mlm = BY_ID["mlm"]
@@ -138,8 +147,15 @@ def test_an_encoder_of_one_length_is_refused_for_that(tiny_encoder, tmp_path):
 def test_padding_is_masked_whatever_the_tokenizer_names(case, tiny_encoder, tmp_path):
     """FNet's tokenizer names no attention mask."""
     run = finished(BY_ID[case], tiny_encoder, tmp_path / "run")
-    row = {name: values[0] for name, values in BY_ID[case].columns.items() if name not in ("label", "score", "tags")}
-    rows = [row, {name: [*value] * 5 if isinstance(value, list) else f"{value} " * 5 for name, value in row.items()}]
+    row = {
+        name: values[0]
+        for name, values in BY_ID[case].columns.items()
+        if name not in ("label", "score", "tags")
+    }
+    rows = [
+        row,
+        {name: [*value] * 5 if isinstance(value, list) else f"{value} " * 5 for name, value in row.items()},
+    ]
     before = load(run.folder)(rows)
     tokenizer_says(run.model, model_input_names=["input_ids", "token_type_ids"])
     assert load(run.folder)(rows) == before

@@ -1,4 +1,6 @@
-"""Windows of questions and contexts: nothing lost, owned where context is widest, gold where the answer stands."""
+"""Windows of questions and contexts: nothing lost, owned where context is widest, gold where the answer
+stands.
+"""
 
 import random
 import re
@@ -34,10 +36,14 @@ TEXTS = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join) | st.text(ma
 
 
 def by_bytes():
-    """As RoBERTa's: several pieces per character, blanks outside the offsets, pieces that are nothing but a blank."""
+    """As RoBERTa's: several pieces per character, blanks outside the offsets, pieces that are nothing but a
+    blank.
+    """
     pieces = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġc", "at", "Ġcat"]
     vocab = {piece: number for number, piece in enumerate(pieces)}
-    backend = tokenizers.Tokenizer(models.BPE(vocab, [("Ġ", "c"), ("a", "t"), ("Ġc", "at")], unk_token="<unk>"))
+    backend = tokenizers.Tokenizer(
+        models.BPE(vocab, [("Ġ", "c"), ("a", "t"), ("Ġc", "at")], unk_token="<unk>")
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.post_processor = processors.RobertaProcessing(("</s>", 3), ("<s>", 2), add_prefix_space=False)
     return _fast(backend, model_input_names=["input_ids", "attention_mask"])
@@ -50,7 +56,9 @@ def by_metaspace():
     backend = tokenizers.Tokenizer(models.Unigram([*((s, 0.0) for s in SPECIAL), *letters, *words], 1, False))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     template = {"single": "<s> $A </s>", "pair": "<s> $A </s> $B:1 </s>:1"}
-    backend.post_processor = processors.TemplateProcessing(**template, special_tokens=[("<s>", 2), ("</s>", 3)])
+    backend.post_processor = processors.TemplateProcessing(
+        **template, special_tokens=[("<s>", 2), ("</s>", 3)]
+    )
     return _fast(backend, model_input_names=["input_ids", "token_type_ids", "attention_mask"])
 
 
@@ -66,7 +74,9 @@ def kinds(tiny_encoder):
 
 
 def encode(tokenizer, question, context, max_length=24, stride=4):
-    return encode_pairs(tokenizer, [question], tokenize(tokenizer, [context]), max_length=max_length, stride=stride)
+    return encode_pairs(
+        tokenizer, [question], tokenize(tokenizer, [context]), max_length=max_length, stride=stride
+    )
 
 
 def qa(tokenizer, max_length=24, **options):
@@ -106,18 +116,25 @@ def test_cover_is_the_pieces_that_reach_into_a_span(kind, text, data, kinds):
 # --- windows
 
 
-@pytest.mark.parametrize(("size", "stride"), [(18, 4), *((size, s) for size in (0, 19, 101) for s in (0, 4, 100))])
+@pytest.mark.parametrize(
+    ("size", "stride"), [(18, 4), *((size, s) for size in (0, 19, 101) for s in (0, 4, 100))]
+)
 def test_every_piece_is_owned_once_where_it_has_most_context(size, stride, kinds):
     tokenizer = kinds["wordpiece"]
     context = " ".join("cat dog sat good bad one two three".split()[n * n % 8] for n in range(size))
     (pieces,) = tokenize(tokenizer, [context])
-    columns = encode(tokenizer, "the cat ?", context, 24, stride)  # [CLS] the cat ? [SEP] … [SEP]: 18 are left
+    columns = encode(
+        tokenizer, "the cat ?", context, 24, stride
+    )  # [CLS] the cat ? [SEP] … [SEP]: 18 are left
     windows = [(low, low + count) for low, count in zip(columns["low"], columns["count"], strict=True)]
     own = list(zip(columns["first"], columns["end"], strict=True))
     assert [piece for first, end in own for piece in range(first, end)] == list(range(size))
     for index, (low, high) in enumerate(windows):
         assert columns["place"][index] == 5
-        assert tokenizer.convert_ids_to_tokens(columns["input_ids"][index][:5]) == "[CLS] the cat ? [SEP]".split()
+        assert (
+            tokenizer.convert_ids_to_tokens(columns["input_ids"][index][:5])
+            == "[CLS] the cat ? [SEP]".split()
+        )
         assert columns["input_ids"][index][5:-1] == pieces.ids[low:high]
         assert tokenizer.convert_ids_to_tokens(columns["input_ids"][index])[-1] == "[SEP]"
         assert columns["token_type_ids"][index] == [0] * 5 + [1] * (high - low + 1)
@@ -139,7 +156,9 @@ def test_nothing_of_question_or_context_is_lost(kind, question, context, max_len
         return
     columns = encode(tokenizer, question, context, max_length, stride)
     read = []
-    for ids, place, low, count in zip(*(columns[c] for c in "input_ids place low count".split()), strict=True):
+    for ids, place, low, count in zip(
+        *(columns[c] for c in "input_ids place low count".split()), strict=True
+    ):
         assert len(ids) <= max_length
         assert ids[1 : 1 + len(asked.ids)] == asked.ids
         assert low <= len(read)
@@ -176,9 +195,13 @@ def test_gold_positions_point_at_the_answer(kind, context, data, kinds):
     answer = context[start : data.draw(st.integers(start, len(context)))]
     task = qa(kinds[kind], 32)
     answers = [{"text": [answer], "answer_start": [start]}]
-    features = task.encode(Dataset.from_dict({"question": ["the ?"], "context": [context], "answers": answers}))
+    features = task.encode(
+        Dataset.from_dict({"question": ["the ?"], "context": [context], "answers": answers})
+    )
     (pieces,) = tokenize(task.tokenizer, [context])
-    wanted = [i for i in range(len(pieces.ids)) if pieces.starts[i] < start + len(answer) and pieces.ends[i] > start]
+    wanted = [
+        i for i in range(len(pieces.ids)) if pieces.starts[i] < start + len(answer) and pieces.ends[i] > start
+    ]
     for window in features:
         low = window["low"]
         high = window["low"] + window["count"]
@@ -208,7 +231,9 @@ def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(t
     assert tokenizer.convert_ids_to_tokens(columns["input_ids"][0]) == "[CLS] the dog ##s sat [SEP]".split()
     assert (columns["heads"], columns["words"], columns["length"]) == ([[1, 2, 4]], [[0, 1, 2]], [6])
     assert columns["token_type_ids"] == [[0] * 6]
-    joined = encode_words(tokenizer, ["cats , dog"], [[(0, 3), (3, 4), (5, 6), (7, 10)]], max_length=16, stride=0)
+    joined = encode_words(
+        tokenizer, ["cats , dog"], [[(0, 3), (3, 4), (5, 6), (7, 10)]], max_length=16, stride=0
+    )
     assert joined["heads"] == [[1, 2, 3, 4]]  # cat ##s , dog: by where they stand, as they were written
     columns = windows_of(tokenizer, "the \ue000 cat", "\ue000", "")
     assert columns["words"] == [[0, 2], [], []]
@@ -221,7 +246,9 @@ def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(t
 
 
 def owner(head, windows, end):
-    """Brute force: the window in which the piece has most context; none is missing at the sentence's own ends."""
+    """Brute force: the window in which the piece has most context; none is missing at the sentence's own
+    ends.
+    """
 
     def context(window):
         low, high = window
@@ -246,13 +273,17 @@ def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer, stride
         for ids in columns["input_ids"]:
             inner = ids[1:-1]
             at = next(
-                p for p in range(at, len(pieces)) if pieces[p : p + len(inner)] == inner and (not lows or p > lows[-1])
+                p
+                for p in range(at, len(pieces))
+                if pieces[p : p + len(inner)] == inner and (not lows or p > lows[-1])
             )
             lows.append(at)
         assert [word for own in columns["words"] for word in own] == list(range(size))
         assert all(len(ids) <= 16 for ids in columns["input_ids"])
         windows = [(low, low + len(ids) - 2) for low, ids in zip(lows, columns["input_ids"], strict=True)]
-        for index, (low, own, at_heads) in enumerate(zip(lows, columns["words"], columns["heads"], strict=True)):
+        for index, (low, own, at_heads) in enumerate(
+            zip(lows, columns["words"], columns["heads"], strict=True)
+        ):
             assert [head - 1 + low for head in at_heads] == [heads[word] for word in own]
             assert all(owner(heads[word], windows, len(pieces)) == index for word in own)
 
@@ -267,13 +298,22 @@ def test_document_context_fills_the_window_on_both_sides(tokenizer):
     assert read[3] == ["[CLS]", "red", "[SEP]"]
     for row, text in enumerate(texts):
         assert [read[row][head] for head in columns["heads"][row]] == text.split()
-    columns = windows_of(tokenizer, "cat", "the dogs sat on " * 20, "dog", documents=["a"] * 3)  # no room for context
-    own = [word for row, each in zip(columns["row"], columns["words"], strict=True) if row == 1 for word in each]
+    columns = windows_of(
+        tokenizer, "cat", "the dogs sat on " * 20, "dog", documents=["a"] * 3
+    )  # no room for context
+    own = [
+        word for row, each in zip(columns["row"], columns["words"], strict=True) if row == 1 for word in each
+    ]
     assert own == list(range(80))
 
 
 @settings(max_examples=150)
-@given(st.lists(st.text(max_size=60), min_size=1, max_size=4), st.integers(8, 20), st.integers(0, 30), st.booleans())
+@given(
+    st.lists(st.text(max_size=60), min_size=1, max_size=4),
+    st.integers(8, 20),
+    st.integers(0, 30),
+    st.booleans(),
+)
 def test_no_word_is_read_twice_whatever_the_text(texts, limit, stride, document):
     vocabulary = {word: i for i, word in enumerate("[PAD] [UNK] [CLS] [SEP] [MASK] a ##a b .".split())}
     tokenizer = BertTokenizer(vocab=vocabulary)
@@ -291,7 +331,15 @@ def test_no_word_is_read_twice_whatever_the_text(texts, limit, stride, document)
 
 def test_a_space_alone_is_the_first_token_of_its_word():
     """Unigram models read a rare word as a lone ▁ and what follows; transformers labels and reads the ▁."""
-    pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("▁", -5.0), ("▁the", -1.0), ("猫", -2.0)]
+    pieces = [
+        ("<pad>", 0.0),
+        ("<unk>", 0.0),
+        ("<s>", 0.0),
+        ("</s>", 0.0),
+        ("▁", -5.0),
+        ("▁the", -1.0),
+        ("猫", -2.0),
+    ]
     backend = Tokenizer(models.Unigram([*pieces, ("s", -3.0), ("▁sat", -1.0)], 1, False))
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
     backend.pre_tokenizer = pre_tokenizers.Metaspace()

@@ -91,13 +91,19 @@ def spans(task, window, logits):
     """Brute force: every span that may be an answer in this window."""
     shift = window["place"] - window["low"]
     for first in range(window["first"], window["end"]):
-        for last in range(first, min(first + task.options.max_answer_length, window["low"] + window["count"])):
-            yield float(np.float32(logits[0, first + shift]) + np.float32(logits[1, last + shift])), first, last
+        for last in range(
+            first, min(first + task.options.max_answer_length, window["low"] + window["count"])
+        ):
+            yield (
+                float(np.float32(logits[0, first + shift]) + np.float32(logits[1, last + shift])),
+                first,
+                last,
+            )
 
 
 def by_hand(task, features, logits, row, context):
-    """(candidates as {text: (start, end, score)} in the order of their best span, score of none), without any code of
-    the task."""
+    """(candidates as {text: (start, end, score)} in the order of their best span, score of none), without any
+    code of the task."""
     own = [i for i, of in enumerate(features["row"]) if of == row]
     (pieces,) = tokenize(task.tokenizer, [context])
     every = [span for i in own for span in spans(task, features[i], logits[i])]
@@ -158,7 +164,9 @@ def test_answers_are_those_of_brute_force(kind, contexts, seed, ties, options, k
         scores = [each["score"] for each in answer["n_best"]]
         assert scores == sorted(scores, reverse=True)
         assert all(0 <= score <= 1 for score in [*scores, answer["null_score"]])
-        assert sum(scores) + answer["null_score"] == pytest.approx(1 if expected or task.unanswerable else 0, abs=1e-9)
+        assert sum(scores) + answer["null_score"] == pytest.approx(
+            1 if expected or task.unanswerable else 0, abs=1e-9
+        )
         assert answer["null_score"] == pytest.approx(null, rel=1e-9, abs=1e-12)
         odds = math.log(null / scores[0]) if null and scores else -math.inf
         if not scores or (task.unanswerable and odds > (options["null_threshold"] or 0) + 1e-9):
@@ -205,7 +213,9 @@ def test_neither_batch_nor_padding_nor_question_changes_what_is_kept(kind, ties,
             assert all(map(np.array_equal, one, other))
 
 
-def test_scores_stay_within_0_and_1_however_many_candidates_are_one_text_and_however_far_logits_are_apart(kinds):
+def test_scores_stay_within_0_and_1_however_many_candidates_are_one_text_and_however_far_logits_are_apart(
+    kinds,
+):
     task = qa(kinds["wordpiece"], 40, unanswerable=False, max_answer_length=1)
     rows = rows_of(["cat " * 20])
     features = task.encode(rows)
@@ -234,7 +244,9 @@ def test_a_model_whose_outputs_are_not_finite_says_so(bad, place, kinds):
     if bad == -math.inf and place:  # no span ends there, and that is all
         assert task.decode(keep(task, features, logits), features, rows)
         return
-    small.raises(ModelError, "not finite for 1 of 2 rows", task.decode, keep(task, features, logits), features, rows)
+    small.raises(
+        ModelError, "not finite for 1 of 2 rows", task.decode, keep(task, features, logits), features, rows
+    )
 
 
 def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds):
@@ -302,7 +314,9 @@ def test_a_column_says_where_answers_start(answers, starts, located, tmp_path):
 
 
 def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path):
-    (tmp_path / "rows.csv").write_text(f"question,context,answers,start\nwho ?,{CAT},cat,45\nwhat ?,{CAT},,\n")
+    (tmp_path / "rows.csv").write_text(
+        f"question,context,answers,start\nwho ?,{CAT},cat,45\nwhat ?,{CAT},,\n"
+    )
     (tmp_path / "test.csv").write_text(f"question,context,start\nwho ?,{CAT},45\n")
     source = {"train": str(tmp_path / "rows.csv"), "test": str(tmp_path / "test.csv")}
     spec = DataSpec(source=source, columns={"answer_start": "start"})
@@ -347,7 +361,9 @@ def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path):
 def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder):
     def prepared(*texts, **options):
         answers = [{"text": each, "answer_start": [0] * len(each)} for each in texts]
-        rows = Dataset.from_dict({"question": ["?"] * len(texts), "context": ["cat"] * len(texts), "answers": answers})
+        rows = Dataset.from_dict(
+            {"question": ["?"] * len(texts), "context": ["cat"] * len(texts), "answers": answers}
+        )
         given = QuestionAnsweringOptions(name="question-answering", **options)
         return prepare(QuestionAnswering, given, load_tokenizer(tiny_encoder), 32, rows, [])
 
@@ -356,7 +372,9 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder):
     assert prepared(["cat"], unanswerable=True).options.unanswerable is True
     assert "or none" in prepared(["cat"], []).describe()
     assert "no_answer_auc" not in prepared(["cat"]).metrics
-    with pytest.raises(DataError, match=r"task\.unanswerable is false, but train has 2 questions without an answer"):
+    with pytest.raises(
+        DataError, match=r"task\.unanswerable is false, but train has 2 questions without an answer"
+    ):
         prepared(["cat"], [], [], unanswerable=False)
     small.raises(DataError, "no question of train has an answer", prepared, [], [])
 
@@ -370,7 +388,9 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
     contexts = ["cat sat on the mat", "dog was very bad", "one two three", "red blue green", "yes", "no"] * 3
     texts = [[context.split()[-1]] if row % 3 else [] for row, context in enumerate(contexts)]
     pairs = zip(texts, contexts, strict=True)
-    answers = [{"text": own, "answer_start": [context.rindex(text) for text in own]} for own, context in pairs]
+    answers = [
+        {"text": own, "answer_start": [context.rindex(text) for text in own]} for own, context in pairs
+    ]
     rows = rows_of(contexts).add_column("answers", answers)
     task = qa(kinds["wordpiece"], temperature=1.0)
     features = task.encode(rows)
@@ -387,7 +407,9 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
 
     def f1(threshold):
         pairs = zip(decode(threshold), texts, strict=True)
-        return float(np.mean([squad_metrics.SQUAD.scores(answer["answer"], gold)[1] for answer, gold in pairs]))
+        return float(
+            np.mean([squad_metrics.SQUAD.scores(answer["answer"], gold)[1] for answer, gold in pairs])
+        )
 
     odds = [math.log(answer["null_score"] / answer["score"]) for answer in decode(1e9)]
     scores = [f1(each + side) for each in odds for side in (-1e-6, 1e-6)]
@@ -482,7 +504,8 @@ SENSES = ("good", "bad", "fine", "awful")
 
 
 def small_squad(numbers, unanswerable):
-    """Questions that a small model can learn: how was it? Each seventh has a wrong answer, so that no score is perfect.
+    """Questions that a small model can learn: how was it? Each seventh has a wrong answer, so that no score
+    is perfect.
 
     With `unanswerable`, each third text does not say.
     """
@@ -496,7 +519,9 @@ def small_squad(numbers, unanswerable):
         silent = unanswerable and number // 3 % 3 == 0
         context = f"{before}the {animal} {'sat' if silent else f'was {sense}'}{after}"
         gold = [animal] if number % 7 == 6 else [sense, sense.removeprefix("very ")]
-        answers = [{"text": text, "answer_start": context.index(text)} for text in dict.fromkeys(gold) if not silent]
+        answers = [
+            {"text": text, "answer_start": context.index(text)} for text in dict.fromkeys(gold) if not silent
+        ]
         question = {"id": f"{number}-a", "question": f"the {animal} ?", "answers": answers}
         questions = [question, {**question, "id": f"{number}-b", "question": f"was the {animal} good ?"}]
         questions = [{**each, "is_impossible": silent} for each in questions] if unanswerable else questions
@@ -512,7 +537,8 @@ def write_recipe(folder, encoder, unanswerable):
         "task: {name: question-answering, stride: 4}\n"
         f"model: {{name: {encoder}, max_length: 24}}\n"
         "data: {source: {train: train.json, validation: dev.json}}\n"
-        "training: {num_train_epochs: 8, per_device_train_batch_size: 4, learning_rate: 1e-2, eval_strategy: no}\n"
+        "training: {num_train_epochs: 8, per_device_train_batch_size: 4, learning_rate: 1e-2, "
+        "eval_strategy: no}\n"
         "verify: false\nexplain: false\n",
     )
     return file
@@ -524,7 +550,9 @@ def runs(tiny_encoder, tmp_path_factory):
     made = {}
     for version in ("v1", "v2"):
         folder = tmp_path_factory.mktemp(version)
-        made[version] = train(load_recipe(write_recipe(folder, tiny_encoder, version == "v2")), folder / "run")
+        made[version] = train(
+            load_recipe(write_recipe(folder, tiny_encoder, version == "v2")), folder / "run"
+        )
     return made
 
 
@@ -536,7 +564,9 @@ def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_
         assert 0.5 < scores["f1"] < 1
         assert bertkit.evaluate(run.model, data=run.folder.parent / "dev.json")["metrics"] == scores
         kept = small.read_rows(run.folder / "predictions/validation.jsonl")
-        official = [squad_metrics.SQUAD.scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
+        official = [
+            squad_metrics.SQUAD.scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept
+        ]
         assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
         assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in official]))
     assert set(found["v1"]) == {"exact_match", "f1"}
@@ -556,7 +586,10 @@ def test_the_fitted_threshold_travels_in_config_json(runs, tmp_path):
     run = runs["v2"]
     section = read_json(run.model / "config.json")["bertkit"]["task"]
     options = run.load().task.options
-    assert (section["null_threshold"], section["temperature"]) == (options.null_threshold, options.temperature)
+    assert (section["null_threshold"], section["temperature"]) == (
+        options.null_threshold,
+        options.temperature,
+    )
     assert section["unanswerable"] is True
     calibration = run.results["splits"]["validation"]["calibration"]
     assert calibration["null_threshold"] == section["null_threshold"]
@@ -595,7 +628,9 @@ def test_plain_transformers_loads_it_without_a_warning(runs, capfd):
         (float(outputs.start_logits[0, a] + outputs.end_logits[0, b]), offsets[a][0], offsets[b][1])
         for a in range(4, len(offsets) - 1) for b in range(a, len(offsets) - 1)
     )  # fmt: skip
-    task = QuestionAnswering(predictor.task.options.model_copy(update={"n_best": 1}), predictor.task.tokenizer, 24)
+    task = QuestionAnswering(
+        predictor.task.options.model_copy(update={"n_best": 1}), predictor.task.tokenizer, 24
+    )
     (only,) = ask(task, predictor.model)(question=question, context=context)["n_best"]
     assert (only["start"], only["end"]) == found[1:]
 
@@ -618,13 +653,17 @@ def test_the_command_line_answers_questions_on_a_file(runs, tmp_path, capsys):
     assert told == [{"text": r["question"], "answer": a} for r, a in zip(rows, run.load()(rows), strict=True)]
     lines = small.said(capsys, *arguments).splitlines()
     assert [line.split("  ")[0] for line in lines] == [each["answer"]["answer"] for each in told]
-    assert "this model reads question and context together" in small.refused(capsys, "predict", run.folder, "dog ?")
+    assert "this model reads question and context together" in small.refused(
+        capsys, "predict", run.folder, "dog ?"
+    )
     assert "absent.txt: cannot be read" in small.refused(
         capsys, "predict", run.folder, "dog ?", "--context", tmp_path / "absent.txt"
     )
     small.write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "out.csv"
-    assert main(["predict", str(run.folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]) == 0
+    assert (
+        main(["predict", str(run.folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]) == 0
+    )
     header = out.read_text().splitlines()[0]
     assert all(f"answer.{name}" in header for name in "answer start end score n_best null_score".split())
 

@@ -1,4 +1,6 @@
-"""Values as each way in has them: ids of float columns, missing values of pandas, spans from Python, late keys."""
+"""Values as each way in has them: ids of float columns, missing values of pandas, spans from Python, late
+keys.
+"""
 
 import gzip
 import io
@@ -83,7 +85,9 @@ def test_whole_numbers_stay_whole_in_columns_with_a_missing_value(way, tmp_path)
     kept = get(WAYS[way](frame, tmp_path), exclude=str(tmp_path / "out.jsonl"), **read).rows["test"]
     assert kept["id"][:] == ["101"]
     pairs = frame.rename(columns={"id": "query_id", "customer": "document_id"})
-    pairs = pairs.assign(query=pairs["text"], document=["d", "e", "d"], grade=[1, 0, 2]).drop(columns=["label", "text"])
+    pairs = pairs.assign(query=pairs["text"], document=["d", "e", "d"], grade=[1, 0, 2]).drop(
+        columns=["label", "text"]
+    )
     rows = get(WAYS[way](pairs, tmp_path), "retrieval").rows["test"]
     assert [[name or None for name in rows[side]] for side in ("query_id", "document_id")] == [
         ["101", None, "103"],
@@ -111,8 +115,12 @@ def test_other_ids_that_are_no_names(tmp_path):
     assert "row 1: `id` holds 1.5, a fraction" in fails(floats(1.5, 2))
     assert get(floats(1, 2, label=["a", "b"], by=[0.5, 1]), by="by").rows["test"]["by"][:] == ["0.5", "1"]
     small.write_rows(tmp_path / "t.csv", "id,text,label\n1.23457E+12,a,b\n")
-    assert "t.csv:2: `id` holds '1.23457E+12', a number that a spreadsheet has rounded" in fails(tmp_path / "t.csv")
-    small.write_rows(tmp_path / "t.csv", "id,text,label\n1.0,a,2.0\n1.1,b,\n2e7,c,3.0\n")  # versions, and a checksum
+    assert "t.csv:2: `id` holds '1.23457E+12', a number that a spreadsheet has rounded" in fails(
+        tmp_path / "t.csv"
+    )
+    small.write_rows(
+        tmp_path / "t.csv", "id,text,label\n1.0,a,2.0\n1.1,b,\n2e7,c,3.0\n"
+    )  # versions, and a checksum
     rows = get(tmp_path / "t.csv", missing_labels="ignore").rows["test"]
     assert [rows["id"][:], rows["label"][:]] == [["1.0", "2e7"], ["2", "3"]]
     row = {"text": "a", "id": 101.0}
@@ -120,7 +128,10 @@ def test_other_ids_that_are_no_names(tmp_path):
     assert document.id == "101"
     for wrong in (1.5, float(BIG), [1]):
         small.raises(
-            DataError, "row 1: its `id` holds", list, read_documents([("row 1", {**row, "id": wrong})], FirstSeen())
+            DataError,
+            "row 1: its `id` holds",
+            list,
+            read_documents([("row 1", {**row, "id": wrong})], FirstSeen()),
         )
 
 
@@ -135,7 +146,9 @@ def test_groups_of_a_column_with_a_missing_value_are_those_of_whole_numbers(tmp_
     assert of_rows[0] == of_rows[1]
     small.write_rows(tmp_path / "t.jsonl", [{"text": "a", "label": "b", "group": float(BIG)}])
     spec = DataSpec(source={"train": str(tmp_path / "t.jsonl")}, group_by="group")
-    small.raises(DataError, "t.jsonl:1: `group` holds .*rounded", load, spec, get_task("text-classification").schema)
+    small.raises(
+        DataError, "t.jsonl:1: `group` holds .*rounded", load, spec, get_task("text-classification").schema
+    )
 
 
 TRIPLES = [[[0, 3, "PER"]], [], [(4, 7, "LOC"), (numpy.int64(0), 3, "PER")]]
@@ -145,7 +158,9 @@ WITH_TRIPLES = {
     "columns": lambda: MARKED,
     "pandas": lambda: pandas.DataFrame(MARKED),
     "texts in polars": lambda: polars.DataFrame({**MARKED, "spans": PLAIN}, strict=False),
-    "objects in polars": lambda: polars.DataFrame({**MARKED, "spans": polars.Series(TRIPLES, dtype=polars.Object)}),
+    "objects in polars": lambda: polars.DataFrame(
+        {**MARKED, "spans": polars.Series(TRIPLES, dtype=polars.Object)}
+    ),
     "datasets": lambda: datasets.Dataset.from_dict({**MARKED, "spans": PLAIN}, on_mixed_types="use_json"),
     "JSON in datasets": lambda: datasets.Dataset.from_dict(
         {**MARKED, "spans": PLAIN},
@@ -160,7 +175,11 @@ def test_spans_as_triples_from_python(form, tmp_path):
     data = WITH_TRIPLES[form]()
     tags = get(data, "token-classification").rows["test"]["tags"][:]
     assert tags == [["B-PER", "O"], ["O"], ["B-PER", "B-LOC"]]
-    assert [row["text"] for row in frame_rows(data, ())] == MARKED["text"] if not isinstance(data, list) else True
+    assert (
+        [row["text"] for row in frame_rows(data, ())] == MARKED["text"]
+        if not isinstance(data, list)
+        else True
+    )
     if form == "datasets":
         data.to_parquet(tmp_path / "t.parquet")
         assert get(tmp_path / "t.parquet", "token-classification").rows["test"]["tags"][:] == tags
@@ -204,7 +223,11 @@ def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_pat
         ):
             settled(path, **given)
     small.raises(
-        DataError, r"t.jsonl:2: tag 3, but task.labels names those from 0 to 2", settled, path, labels=CONLL[:3]
+        DataError,
+        r"t.jsonl:2: tag 3, but task.labels names those from 0 to 2",
+        settled,
+        path,
+        labels=CONLL[:3],
     )
     small.raises(DataError, "missing or superfluous: I-LOC", settled, path, labels=CONLL[:4])
     written = small.write_rows(
@@ -216,12 +239,19 @@ def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_pat
 @pytest.mark.parametrize("names", [["bad", "good"], {"0": "bad", "1": "good"}])
 @pytest.mark.parametrize(("column", "values"), [("label", [0, 1, 1.0]), ("labels", [[0], [1, 0], []])])
 def test_numbers_of_labels_are_indices_or_keys(names, column, values, tmp_path):
-    path = small.write_rows(tmp_path / "t.jsonl", [{"text": f"text {value}", column: value} for value in values])
+    path = small.write_rows(
+        tmp_path / "t.jsonl", [{"text": f"text {value}", column: value} for value in values]
+    )
     _, options = settled(path, "text-classification", labels=names)
     assert options["labels"] == {"0": "bad", "1": "good"}
 
 
-MIXED = ["🎉 Ada\nmet e\u0301a 😀😀 Bob", "Ada 🎉 e\u0301 Bob\nBob", "\u00e9t\u00e9\nAda 👍 met Bob", "Ada met Bob"]
+MIXED = [
+    "🎉 Ada\nmet e\u0301a 😀😀 Bob",
+    "Ada 🎉 e\u0301 Bob\nBob",
+    "\u00e9t\u00e9\nAda 👍 met Bob",
+    "Ada met Bob",
+]
 COUNTS = {  # how offsets are counted -> (the text that the tool had, the size of a beginning of it)
     "code points": (str, len),
     "UTF-16": (str, lambda text: len(text.encode("utf-16-le")) // 2),
@@ -238,7 +268,9 @@ def annotated(count, texts=MIXED):
     rows = []
     for text in texts:
         theirs = of_tool(text)
-        places = [[size(theirs[:place]) for place in match.span()] for match in re.finditer("Ada|Bob", theirs)]
+        places = [
+            [size(theirs[:place]) for place in match.span()] for match in re.finditer("Ada|Bob", theirs)
+        ]
         rows.append({"text": text, "spans": [[*ends, "PER"] for ends in places]})
     return rows
 
@@ -269,15 +301,18 @@ def test_offsets_that_fit_two_counts_are_read_as_python_counts_and_said(tmp_path
     path = small.write_rows(tmp_path / "t.jsonl", rows)
     data = get(path, "token-classification")
     assert data.rows["test"]["tags"][0] == "O O O O B-PER O O".split()
-    assert "in 3 texts with characters such as emoji before a span, offsets fit words both as Python counts" in said(
-        data
+    assert (
+        "in 3 texts with characters such as emoji before a span, offsets fit words both as Python counts"
+        in said(data)
     )
     rows.append({"text": "🎉 abc", "spans": [[3, 6, "PER"]]})  # decides for JavaScript
     data = get(small.write_rows(path, rows), "token-classification")
     assert [tags.index("B-PER") for tags in data.rows["test"]["tags"]] == [3, 3, 3, 1]
     rows.append({"text": "🎉 abc", "spans": [[2, 5, "PER"]]})  # and this one against it
     small.write_rows(path, rows)
-    small.raises(DataError, "t.jsonl:4: span 1 is from 3 to 6, but the text has 5", get, path, "token-classification")
+    small.raises(
+        DataError, "t.jsonl:4: span 1 is from 3 to 6, but the text has 5", get, path, "token-classification"
+    )
 
 
 def test_spans_without_offsets_in_emoji_texts_are_told_as_elsewhere(tmp_path):
@@ -293,7 +328,10 @@ def test_spans_without_offsets_in_emoji_texts_are_told_as_elsewhere(tmp_path):
 def test_a_key_that_the_first_object_lacks(suffix, tmp_path):
     path = tmp_path / f"t.{suffix}"
     kind = get_task("text-classification")
-    rows = [{"text": f"text {n}", "label": "ab"[n % 2], **({"customer": n // 4} if n else {})} for n in range(1200)]
+    rows = [
+        {"text": f"text {n}", "label": "ab"[n % 2], **({"customer": n // 4} if n else {})}
+        for n in range(1200)
+    ]
     for row in rows[1100:]:
         row["late"] = 1
     text = json.dumps(rows) if suffix == "json" else "".join(f"{json.dumps(row)}\n" for row in rows)
@@ -307,13 +345,19 @@ def test_a_key_that_the_first_object_lacks(suffix, tmp_path):
     data = read(columns={"id": "customer"})
     assert data.rows["train"]["id"][:5] == [None, "0", "0", "0", "1"]
     where = f"{path}, row " if suffix == "json" else f"{path}:"
-    lacks = f"{where}1 lacks `customer`, first in {where}2, `late`, first in {where}1101; rows without it have no value"
+    lacks = (
+        f"{where}1 lacks `customer`, first in {where}2, `late`, first in {where}1101; rows without it "
+        "have no value"
+    )
     assert lacks in said(data)
     assert "lacks" not in said(read())
     assert read(by="customer").rows["train"]["customer"][0] is None
     assert read(by="late").rows["train"]["late"][:] == [None] * 1100 + ["1"] * 100
     message = small.message_of(DataError, read, group_by="custumer")
-    assert "no column `custumer`, which `data.group_by` names; found: text, label, customer, late; did you" in message
+    assert (
+        "no column `custumer`, which `data.group_by` names; found: text, label, customer, late; did you"
+        in message
+    )
     if suffix == "jsonl":
         small.write_rows(path, [{"label": "a"}, *rows])
         assert read().rows["train"]["text"][:2] == ["", "text 0"]
@@ -328,7 +372,10 @@ def test_what_pandas_did_with_missing_values_is_said():
     assert get(kept).rows["test"]["label"][:] == ["NA", "DE", "US"]
     message = fails(frame)
     assert "1 of 3 rows of test has no `label`: test, row 1" in message
-    assert "pandas reads NA, None, null and nan as missing: read_csv(FILE, keep_default_na=False) keeps them" in message
+    assert (
+        "pandas reads NA, None, null and nan as missing: read_csv(FILE, keep_default_na=False) keeps them"
+        in message
+    )
     data = get(frame, missing_labels="ignore")
     (left_out,) = [finding.what for finding in data.findings if "left out" in finding.what]
     assert "left out: test, row 1; pandas reads NA" in left_out
@@ -345,6 +392,10 @@ def test_every_missing_value_of_pandas_is_missing(missing, tmp_path):
         assert get(data, missing_labels="ignore").rows["test"]["text"][:] == ["a", ""]
     schema = get_task("text-classification").schema
     small.raises(DataError, "row 3: `text` is missing", read_inputs, rows, schema, schema.inputs, {})
-    found = [finding.what for finding in check(get(pandas.DataFrame(rows).map(str))) if "astype(str)" in finding.fix]
+    found = [
+        finding.what
+        for finding in check(get(pandas.DataFrame(rows).map(str)))
+        if "astype(str)" in finding.fix
+    ]
     what = "test: 1 row with the text nan, <NA> or NaT in `label`: test, row 2"
     assert found == [what]

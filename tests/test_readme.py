@@ -27,7 +27,12 @@ from bertkit import __version__
 from bertkit.cli import main as cli
 from bertkit.files import read_json
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 ARCHITECTURE = ROOT / "docs/architecture.md"
 
 
@@ -156,7 +161,9 @@ def test_metadata_name_pages_systems_and_pythons():
     tested = re.findall(r'python: "([\d.]+)"', (ROOT / ".github/workflows/tests.yml").read_text())
     stated = {each.rsplit(" ", 1)[1] for each in metadata["classifiers"] if ":: Python :: 3." in each}
     assert stated == set(tested)
-    assert read_yaml("CITATION.cff").items() >= {"version": __version__, "license": metadata["license"]}.items()
+    assert (
+        read_yaml("CITATION.cff").items() >= {"version": __version__, "license": metadata["license"]}.items()
+    )
 
 
 def test_every_requirement_is_pinned_in_constraints():
@@ -175,7 +182,9 @@ def test_workflows_run_targets_of_the_makefile_with_least_permissions(file):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     for job in flow["jobs"].values():
         asked = [step.get("run", "") for step in job["steps"]]
-        asked += [each.get("command", "") for each in job.get("strategy", {}).get("matrix", {}).get("include", [])]
+        asked += [
+            each.get("command", "") for each in job.get("strategy", {}).get("matrix", {}).get("include", [])
+        ]
         for words in (text.split() for text in asked if text.startswith("make ")):
             assert {word for word in words[1:] if "=" not in word} <= {*targets}, words
         assert "timeout-minutes" in job or job.get("needs") == "build"
@@ -215,7 +224,9 @@ def test_the_one_file_program_trains_from_a_csv(tiny_encoder, tmp_path, monkeypa
     monkeypatch.setattr("sys.argv", [SCRIPT.name, *words, "--output-dir", str(tmp_path / "run")])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert "accuracy" in json.loads(capsys.readouterr().out)
-    monkeypatch.setattr("sys.argv", [SCRIPT.name, *words, "--text", "nowhere", "--output-dir", str(tmp_path / "other")])
+    monkeypatch.setattr(
+        "sys.argv", [SCRIPT.name, *words, "--text", "nowhere", "--output-dir", str(tmp_path / "other")]
+    )
     small.raises(SystemExit, "nowhere", runpy.run_path, str(SCRIPT), run_name="__main__")
 
 
@@ -225,7 +236,9 @@ def test_the_one_file_program_trains_from_a_csv(tiny_encoder, tmp_path, monkeypa
 def run(*words, cwd):
     """The command's result, without PYTHONPATH, which would name another bertkit than the installed one."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(list(map(str, words)), cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        list(map(str, words)), cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
 
 
 def done(*words, cwd):
@@ -253,7 +266,11 @@ def test_what_the_wheel_holds(wheel):
     tracked = done("git", *whoever_owns_it, *listing, cwd=ROOT).stdout.splitlines()
     files = [name for name in tracked if (ROOT / name).is_file()]
     expected = {name if name.startswith("bertkit/") else f"bertkit/{name}" for name in files}
-    assert {"bertkit/py.typed", "bertkit/samples/README.md", "bertkit/report/templates/report.html"} < expected
+    assert {
+        "bertkit/py.typed",
+        "bertkit/samples/README.md",
+        "bertkit/report/templates/report.html",
+    } < expected
     info = f"bertkit-{__version__}.dist-info"
     made = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     assert names == expected | {f"{info}/{name}" for name in made}
@@ -266,7 +283,9 @@ def needed(wheel, *extras):
     """The packages that an install of the wheel brings along, by the metadata of what is installed here."""
     with zipfile.ZipFile(wheel) as archive:
         own = (
-            BytesParser().parsebytes(archive.read(f"bertkit-{__version__}.dist-info/METADATA")).get_all("Requires-Dist")
+            BytesParser()
+            .parsebytes(archive.read(f"bertkit-{__version__}.dist-info/METADATA"))
+            .get_all("Requires-Dist")
         )
     found = set()
     open_ = [("bertkit", extra) for extra in ("", *extras)]

@@ -56,7 +56,9 @@ def recipe_file(tmp_path):
 
 
 def test_numbers_and_words_are_those_of_yaml_12_and_keys_keep_their_text():
-    text = "[2e-5, 1e3, .5, 1., 0o17, 0x1F, 010, -3, on, no, yes, True, ~, 1_000, 12:30, 2026-11-01, '2e-5', =]"
+    text = (
+        "[2e-5, 1e3, .5, 1., 0o17, 0x1F, 010, -3, on, no, yes, True, ~, 1_000, 12:30, 2026-11-01, '2e-5', =]"
+    )
     assert parse(text).data == [
         *(2e-5, 1000.0, 0.5, 1.0, 15, 31, 10, -3, "on", "no", "yes", True, None),
         *("1_000", "12:30", "2026-11-01", "2e-5", "="),
@@ -106,7 +108,13 @@ def test_overrides(recipe_file):
 
 
 def test_overrides_go_from_left_to_right(recipe_file):
-    overrides = ["early_stopping.patience=2", "early_stopping.threshold=0.1", "seeds=[3]", "seeds=[4]", "~verify"]
+    overrides = [
+        "early_stopping.patience=2",
+        "early_stopping.threshold=0.1",
+        "seeds=[3]",
+        "seeds=[4]",
+        "~verify",
+    ]
     small.raises(RecipeError, "verify: not in the recipe", load_recipe, recipe_file, overrides)
     recipe = load_recipe(
         recipe_file, [*overrides[:-1], "verify=false", "~verify", "model.revision=a", "~model.revision"]
@@ -148,9 +156,9 @@ def test_paths_in_a_file_start_from_its_folder_and_overrides_from_here(tmp_path,
     file.write_text(MINIMAL.replace("some/model", "encoder"))
     assert load_recipe(file).model.name == str(there / "encoder")
     assert load_recipe(file, ["model.name=./encoder"]).model.name == str(here / "encoder")
-    assert load_recipe(os.path.relpath(file), ["model.name=~/x"], check_files=False).model.name == os.path.expanduser(
-        "~/x"
-    )
+    assert load_recipe(
+        os.path.relpath(file), ["model.name=~/x"], check_files=False
+    ).model.name == os.path.expanduser("~/x")
 
 
 def test_the_home_folder_and_a_hub_id_beside_a_recipe_of_its_name(recipe_file, tmp_path, monkeypatch):
@@ -171,7 +179,9 @@ def test_files_need_not_be_there_when_nobody_reads_them(recipe_file, tmp_path):
 def test_what_the_readers_read_looks_like_a_file():
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     for suffix in [suffix + more for suffix in suffixes for more in ("", *COMPRESSIONS)]:
-        small.raises(RecipeError, r"data\.source: no file or folder", parse_data_spec, {"source": f"gone.{suffix}"})
+        small.raises(
+            RecipeError, r"data\.source: no file or folder", parse_data_spec, {"source": f"gone.{suffix}"}
+        )
 
 
 def test_a_leading_eval_is_stripped_from_the_metric(recipe_file):
@@ -182,12 +192,17 @@ def test_a_leading_eval_is_stripped_from_the_metric(recipe_file):
 
 def test_data_spec_from_plain_data(tmp_path):
     (tmp_path / "x.txt").touch()
-    spec = parse_data_spec({"source": {"test": str(tmp_path / "x.txt")}, "columns": {"text": "t"}}, ["data.format=csv"])
+    spec = parse_data_spec(
+        {"source": {"test": str(tmp_path / "x.txt")}, "columns": {"text": "t"}}, ["data.format=csv"]
+    )
     assert (spec.format, spec.columns) == ("csv", {"text": "t"})
     assert {
         problem.where
         for problem in small.problems_of(
-            RecipeError, parse_data_spec, {"source": {"test": "./gone"}}, ["data.fromat=csv", "data.format=xls"]
+            RecipeError,
+            parse_data_spec,
+            {"source": {"test": "./gone"}},
+            ["data.fromat=csv", "data.format=xls"],
         )
     } == {*("", "override data.fromat=csv", "override data.format=xls")}
 
@@ -221,7 +236,9 @@ def test_fields_are_those_of_the_class():
         name for name, field in real.items() if field.default is False and name not in deprecated
     }
     accepted = training_schema()["properties"]
-    assert all(accepted[name].keys() - {"description"} for name in fields.keys() - DECIDED.keys())  # of a known type
+    assert all(
+        accepted[name].keys() - {"description"} for name in fields.keys() - DECIDED.keys()
+    )  # of a known type
     assert set(accepted["lr_scheduler_type"]["enum"]) == {kind.value for kind in transformers.SchedulerType}
     assert set(accepted["optim"]["enum"]) == {
         *(kind.value for kind in transformers.training_args.OptimizerNames),
@@ -235,7 +252,9 @@ def test_fields_are_those_of_the_class():
 def test_every_training_default_is_accepted(recipe_file):
     plain = {name: field.default for name, field in training_fields().items() if name not in DECIDED}
     assert len(plain) > 60
-    recipe = load_recipe(recipe_file, [f"training.{name}={json.dumps(value)}" for name, value in plain.items()])
+    recipe = load_recipe(
+        recipe_file, [f"training.{name}={json.dumps(value)}" for name, value in plain.items()]
+    )
     assert recipe.training == plain
 
 
@@ -244,7 +263,10 @@ class Colour(Enum):
 
 
 HINTS = {  # annotation -> what it stands for in a recipe
-    **{hint: hint for hint in (Literal["a"] | None, Colour | None, Sequence[str], list[int], dict[str, bool], dict)},
+    **{
+        hint: hint
+        for hint in (Literal["a"] | None, Colour | None, Sequence[str], list[int], dict[str, bool], dict)
+    },
     **{hint: hint for hint in (Union[None, float], str | list[str] | None, list, bool, int | Literal[False])},  # noqa: UP007
     **{Colour | str: Colour, Path: Any, Path | None: Any, Any: Any},
 }
@@ -255,7 +277,23 @@ def test_a_field_takes_what_its_annotation_allows(hint):
     def taken(kind):
         adapter = TypeAdapter(kind)
         values = []
-        for value in (None, True, False, 1, 1.5, "a", "red", [], ["a"], ["red"], [1], [[]], {}, {"a": True}, {"a": 1}):
+        for value in (
+            None,
+            True,
+            False,
+            1,
+            1.5,
+            "a",
+            "red",
+            [],
+            ["a"],
+            ["red"],
+            [1],
+            [[]],
+            {},
+            {"a": True},
+            {"a": 1},
+        ):
             with suppress(ValidationError):
                 adapter.validate_json(json.dumps(value), strict=True)
                 values.append(value)
@@ -265,7 +303,9 @@ def test_a_field_takes_what_its_annotation_allows(hint):
 
 
 def test_the_fields_are_cached_for_this_transformers_alone(tmp_path, monkeypatch):
-    """The class is imported where the cache is cold, damaged or of other versions; an unwritable cache is no error."""
+    """The class is imported where the cache is cold, damaged or of other versions; an unwritable cache is no
+    error.
+    """
     wanted = dict(training_fields())
     imports = []
 
@@ -303,14 +343,22 @@ def test_the_schema_is_a_schema_and_knows_the_training_fields():
     recipe = parse(MINIMAL).data
     validator = jsonschema.Draft202012Validator(schema)
     validator.validate({**recipe, "training": {"learning_rate": 2e-5, "optim": "adafactor"}})
-    for wrong in ({"learning_rat": 1}, {"learning_rate": "x"}, {"optim": "x"}, {"output_dir": "x"}, {"report_to": 1}):
+    for wrong in (
+        {"learning_rat": 1},
+        {"learning_rate": "x"},
+        {"optim": "x"},
+        {"output_dir": "x"},
+        {"report_to": 1},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             validator.validate({**recipe, "training": wrong})
 
 
 def test_every_task_is_a_choice_of_the_recipe():
     choices = json_schema()["else"]["properties"]["task"]["oneOf"]
-    assert [each["$ref"] for each in choices] == [f"#/$defs/{task.Options.__name__}" for task in OURS.values()]
+    assert [each["$ref"] for each in choices] == [
+        f"#/$defs/{task.Options.__name__}" for task in OURS.values()
+    ]
     assert all(task.Options.metrics for task in OURS.values())
 
 
@@ -357,8 +405,10 @@ fragments = st.one_of(st.sampled_from(PIECES), st.text(max_size=4), st.integers(
 snippets = st.lists(fragments, max_size=12).map("".join)
 keys = st.sampled_from(
     "task.name task.kind task.labels task.class_weights task.thresholds task.stride task.overflow model.name "
-    "model.max_length data.source data.source.train data.limit data.header data.columns training.learning_rate "
-    "training.warmup_ratio training.seed training.optim training.report_to training.metric_for_best_model seeds "
+    "model.max_length data.source data.source.train data.limit data.header data.columns "
+    "training.learning_rate "
+    "training.warmup_ratio training.seed training.optim training.report_to training.metric_for_best_model "
+    "seeds "
     "early_stopping early_stopping.patience peft freeze expected verify training task model data ~model "
     "~training.optim ~data.source x.y".split()
 )
@@ -429,7 +479,9 @@ def test_any_overrides(file, words):
 
 # plain data, by where it is put; text without what no file can hold
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
-words = st.one_of(texts, st.sampled_from(PIECES[:-10])).filter(lambda text: "\0" not in text and "\ud800" not in text)
+words = st.one_of(texts, st.sampled_from(PIECES[:-10])).filter(
+    lambda text: "\0" not in text and "\ud800" not in text
+)
 numbers = st.one_of(st.integers(-(10**30), 10**30), st.floats(allow_nan=False, allow_infinity=False))
 anything = st.recursive(
     st.one_of(st.none(), st.booleans(), numbers, words),
@@ -460,7 +512,9 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
             "columns": st.dictionaries(words, words),
             "header": st.one_of(st.booleans(), st.lists(words)),
             "delimiter": st.characters(codec="utf-8", exclude_characters='\0"\r\n'),
-            "limit": st.one_of(st.none(), st.integers(1, 10**30), st.dictionaries(st.just("train"), st.integers(1, 9))),
+            "limit": st.one_of(
+                st.none(), st.integers(1, 10**30), st.dictionaries(st.just("train"), st.integers(1, 9))
+            ),
         },
     ),
     training=st.fixed_dictionaries(

@@ -35,11 +35,20 @@ def expect(found, *expected):
 SYNTAX = {
     "no colon": ("task\nmodel: x\n", (2, "a missing `:` in the line above")),
     "tab": ("task:\n\tname: x\n", (2, "indent with spaces")),
-    "two colons": ("task: {name: text-classification}\nmodel: name: x\n", (2, "quotes around text that contains `: `")),
+    "two colons": (
+        "task: {name: text-classification}\nmodel: name: x\n",
+        (2, "quotes around text that contains `: `"),
+    ),
     "open bracket": (HEAD + "seeds: [1,\n", (5, "the end of the text")),
     "open quote": (HEAD + "expected: 'x\n", (5, "started in line 4")),
-    "duplicate": (HEAD + "seeds: [1]\nverify: true\nseeds: [2]\n", (6, "seeds: written twice, in lines 4 and 6")),
-    "object": (HEAD + "expected: !!python/object/apply:os.system [ls]\n", (4, "tag !!python/object/apply:os.system")),
+    "duplicate": (
+        HEAD + "seeds: [1]\nverify: true\nseeds: [2]\n",
+        (6, "seeds: written twice, in lines 4 and 6"),
+    ),
+    "object": (
+        HEAD + "expected: !!python/object/apply:os.system [ls]\n",
+        (4, "tag !!python/object/apply:os.system"),
+    ),
     "anchor": (HEAD + "seeds: &a [1]\n", (4, "anchor &a: recipes have no aliases")),
     "alias": (HEAD + "verify: *a\n", (4, "alias *a: recipes have no aliases")),
     "list as key": (HEAD + "? [a]\n: 1\n", (4, "a key is a list or a mapping")),
@@ -81,22 +90,22 @@ VALUES = [
     ("model: x", 2, "model: expected a mapping, found text 'x'\nwrite model: {name: x}"),
     ("model: {name: ./gone}", 2, "model.name: no folder"),
     ("model:", 2, "model: expected a mapping, found nothing"),
-    ("task: {name: text-clasification}", 1, "no task 'text-clasification'; did you mean 'text-classification'?"),
+    ("task: {name: text-clasification}", 1, ("no task 'text-clasification'; did you mean " "'text-classification'?")),
     ("task: {name: translation}", 1, "known: text-classification"),
-    ("task: text-classification", 1, "found text 'text-classification'\nwrite task: {name: text-classification}"),
+    ("task: text-classification", 1, ("found text 'text-classification'\nwrite task: {name: " "text-classification}")),
     ("data: a.csv", 3, "data: expected a mapping, found text 'a.csv'\nwrite data: {source: a.csv}"),
     ("task: {name: text-classification, kind: multi}", 1, "expected 'single-label', 'multi-label' or 'regression'"),
     ("task: {name: text-classification, kind: multilabel}", 1, "did you mean 'multi-label'?"),
-    ("task: {name: text-classification, labels: [a, 0]}", 1, 'task.labels[1]: expected text, found the number 0'),
+    ("task: {name: text-classification, labels: [a, 0]}", 1, ('task.labels[1]: expected text, found the ' '' '' 'number 0')),
     ("task: {name: text-classification, class_weights: none}", 1, "expected 'auto' or a mapping, found text 'none'"),
-    ("task: {name: text-classification, class_weights: {a: 0}}", 1, "class_weights.a: must be more than 0, found 0"),
+    ("task: {name: text-classification, class_weights: {a: 0}}", 1, ("class_weights.a: must be more than " "" "0, " "found 0")),
     ("task: {name: text-classification, labels: [good], class_weights: {god: 2}}", 1, "did you mean 'good'?"),
     ("task: {name: text-classification, kind: regression, thresholds: 0.5}", 1, "has no meaning for kind regression"),
-    ("task: {name: text-classification, kind: regression, class_weights: auto}", 1, "class_weights: has no meaning"),
+    ("task: {name: text-classification, kind: regression, class_weights: auto}", 1, ("class_weights: has " "" "no " "meaning")),
     ("task: {name: text-classification, kind: multi-label, cutoffs: {a: 0.1}}", 1, "remove it, or write task.thresh"),
     ("task: {name: text-classification, labels: [good], cutoffs: {god: 0.2}}", 1, "did you mean 'good'?"),
-    ("task: {name: text-classification, kind: regression, temperature: 2}", 1, "temperature: has no meaning for kind"),
-    ("task: {name: text-classification, kind: regression, labels: [a, b]}", 1, "labels: has no meaning for kind reg"),
+    ("task: {name: text-classification, kind: regression, temperature: 2}", 1, ("temperature: has no " "meaning for kind")),
+    ("task: {name: text-classification, kind: regression, labels: [a, b]}", 1, ("labels: has no meaning " "" "for " "kind reg")),
     ("task: {name: text-classification, overflow: window, stride: 126}", 1, "write at most 125"),
     ("data: {source: 5}", 3, "data.source: expected text or a mapping, found the number 5"),
     ("data: {source: {train: []}}", 3, "data.source.train: must not be empty"),
@@ -140,9 +149,9 @@ VALUES = [
     ("training: {fsdp: full_shard}", 4, "training.fsdp: bertkit decides this\nremove it, and start"),
     ("task: {name: question-answering, n_best: 1000000000}", 1, "must be at most"),
     ("task: {name: retrieval, query_prefix: " + "a" * 10_001 + "}", 1, "must be at most"),
-    ("task: {name: text-ranking, loss: listwise}\ndistillation: {teacher: a/b}", 1, "does not learn from a teacher"),
+    ("task: {name: text-ranking, loss: listwise}\ndistillation: {teacher: a/b}", 1, ("does not learn from " "" "a " "teacher")),
     ("task: {name: sentence-similarity, loss: softmax}", 1, "task.loss: softmax classifies pairs; write task: text-"),
-    ("task: {name: text-classification, pos_weight: auto}", 1, "pos_weight: unknown key\nhere it is `task.class_w"),
+    ("task: {name: text-classification, pos_weight: auto}", 1, ("pos_weight: unknown key\nhere it is " "`task.class_w")),
     ("task: {name: text2text-generation, generation: {num_beam: 2}}", 1, "did you mean 'num_beams'?"),
     ("task: {name: text2text-generation, generation: {metrics: 2}}", 1, "known here: max_new_tokens, "),
     ("task: {name: pretraining, mask_probability: {start: 0.1, end: 0.2, x: 1}}", 1, "\nknown here: end, start"),
@@ -165,9 +174,21 @@ def test_values_that_can_not_be_run(tmp_path, subtests):
 PAIRS = [
     ("early_stopping: {patience: 1}\ntraining: {eval_strategy: no}", 5, "early_stopping needs evaluations"),
     ("early_stopping: {patience: 1}\ntraining: {save_strategy: no}", 5, "early_stopping needs evaluations"),
-    ("early_stopping: {patience: 1}\ntraining: {load_best_model_at_end: false}", 5, "keeps the best checkpoint"),
-    ("batching: {tokens: 4096}\ntraining: {per_device_eval_batch_size: 2}", 5, "has no effect when `batching`"),
-    ("distillation: {teacher: a/b, alpha: 1}\ntraining: {label_smoothing_factor: 0.1}", 5, "leaves the labels out"),
+    (
+        "early_stopping: {patience: 1}\ntraining: {load_best_model_at_end: false}",
+        5,
+        "keeps the best checkpoint",
+    ),
+    (
+        "batching: {tokens: 4096}\ntraining: {per_device_eval_batch_size: 2}",
+        5,
+        "has no effect when `batching`",
+    ),
+    (
+        "distillation: {teacher: a/b, alpha: 1}\ntraining: {label_smoothing_factor: 0.1}",
+        5,
+        "leaves the labels out",
+    ),
     ("peft: {}\nfreeze: {layers: 2}", 5, "`peft` already freezes the whole encoder"),
 ]
 BEYOND = "for a classification by a pretrained encoder"
@@ -176,7 +197,11 @@ HEADLESS = [  # task, model -> what is said of its pooling and of its dropout
     ("token-classification", "name: a/b", (BEYOND, None)),
     ("text-classification", "config: mini, tokenizer: a/b", (BEYOND, BEYOND)),
     ("text-classification, method: head", "name: a/b", ("no effect with task.method head",) * 2),
-    ("text-classification, method: contrastive", "name: a/b", ("no effect with task.method contrastive",) * 2),
+    (
+        "text-classification, method: contrastive",
+        "name: a/b",
+        ("no effect with task.method contrastive",) * 2,
+    ),
     *((f"text-{kind}", "name: a/b", (None, None)) for kind in ("classification, method: full", "ranking")),
 ]
 
@@ -205,7 +230,9 @@ def test_sections_that_contradict_each_other(tmp_path):
 
 def test_what_bertkit_decides(tmp_path):
     found = problems(tmp_path, HEAD + "training:\n" + "".join(f"  {name}: 1\n" for name in DECIDED))
-    expect(found, *((5 + place, f"training.{name}: bertkit decides this") for place, name in enumerate(DECIDED)))
+    expect(
+        found, *((5 + place, f"training.{name}: bertkit decides this") for place, name in enumerate(DECIDED))
+    )
     assert not [text for _, text in found if "{" in text or len(text.splitlines()) != 2]
 
 

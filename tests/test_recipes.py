@@ -41,7 +41,12 @@ def value(column, number):
     side = number % 2
     text = small.text(number, side).strip()
     known = {
-        **{"label": str(side), "labels": [str(side)] if number % 3 else ["0", "1"], "score": 5.0 * side, "grade": 1},
+        **{
+            "label": str(side),
+            "labels": [str(side)] if number % 3 else ["0", "1"],
+            "score": 5.0 * side,
+            "grade": 1,
+        },
         **{"query": small.text(number // 2, 0).strip(), "question": "the cat ?", "context": text},
         **{"answers": "was" if number % 4 else [], "tokens": text.split()},
         "tags": ["B-LOC" if place == 1 else "O" for place in range(len(text.split()))],
@@ -50,7 +55,9 @@ def value(column, number):
 
 
 def write_data(folder, recipe):
-    """Small files of rows in canonical columns, and the override that puts them in the place of the recipe's data."""
+    """Small files of rows in canonical columns, and the override that puts them in the place of the recipe's
+    data.
+    """
     columns = COLUMNS.get(recipe.task.name, recipe.data.columns)
     spec = recipe.data
     splits = spec.source if isinstance(spec.source, dict) else ("train", "validation")
@@ -76,18 +83,24 @@ def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hu
             text = file.read_text()
             header = text[: text.index("\ntask:")].splitlines()
             assert all(line.startswith("# ") for line in header)
-            command = " ".join(line.removeprefix("#").strip().removesuffix("\\").strip() for line in header[1:])
+            command = " ".join(
+                line.removeprefix("#").strip().removesuffix("\\").strip() for line in header[1:]
+            )
             assert command.startswith(f"Run:  bertkit train {file.stem} --output-dir runs/{file.stem}")
             assert "\nexpected:" in text
             recipe = load_recipe(file.stem, check_files=False)
             if isinstance(recipe.data.source, str) and HUB_ID.fullmatch(recipe.data.source):
                 assert COMMIT.fullmatch(str(recipe.data.revision))
-            if HUB_ID.fullmatch(recipe.model.name or "") and recipe.model.name not in PACKAGED:  # these have a sha256
+            if (
+                HUB_ID.fullmatch(recipe.model.name or "") and recipe.model.name not in PACKAGED
+            ):  # these have a sha256
                 assert COMMIT.fullmatch(str(recipe.model.revision))
 
 
 def cases():
-    """Those with the task and columns of another one (a twin for MiniLM, sst2 or mnli) are trained with --all alone."""
+    """Those with the task and columns of another one (a twin for MiniLM, sst2 or mnli) are trained with --all
+    alone.
+    """
     alike = {f"{name}-minilm" for name in "cola mrpc qnli qqp rte wnli".split()}
     for file in FILES:
         twin = file.stem in alike or file.with_stem(f"{file.stem}-minilm").exists()
@@ -97,19 +110,31 @@ def cases():
 @pytest.mark.parametrize("file", list(cases()))
 def test_it_trains(file, tiny_encoder, tmp_path, monkeypatch):
     shipped = load_recipe(file.stem, check_files=False)
-    short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false", "explain=false"]
-    swapped = [f"model.{'tokenizer' if shipped.model.config else 'name'}={tiny_encoder}", "model.max_length=32"]
+    short = [
+        "training.max_steps=2",
+        "training.per_device_train_batch_size=4",
+        "verify=false",
+        "explain=false",
+    ]
+    swapped = [
+        f"model.{'tokenizer' if shipped.model.config else 'name'}={tiny_encoder}",
+        "model.max_length=32",
+    ]
     if isinstance(config := shipped.model.config, dict):
         modern = str(config.get("preset")).startswith(("modernbert", "ettin"))
         swapped.append(f"model.config.preset={'modernbert-tiny' if modern else 'tiny'}")
     swapped += ["~model.revision"] if shipped.model.revision else []
-    swapped.append("data.limit=40" if str(shipped.data.source)[:7] == "sample:" else write_data(tmp_path, shipped))
+    swapped.append(
+        "data.limit=40" if str(shipped.data.source)[:7] == "sample:" else write_data(tmp_path, shipped)
+    )
     if shipped.task.name == "text2text-generation":
         swapped.append("task.generation.max_new_tokens=32")
     if shipped.batching:
         swapped.append("~batching")
     if shipped.distillation:  # from the recipe of its teacher, made as short
-        teacher = train(load_recipe(Path(shipped.distillation.teacher).name, [*swapped, *short]), tmp_path / "teacher")
+        teacher = train(
+            load_recipe(Path(shipped.distillation.teacher).name, [*swapped, *short]), tmp_path / "teacher"
+        )
         swapped += [f"distillation.teacher={teacher.folder}", f"model.name={teacher.model}"]
         swapped += ["distillation.student.layers=1"] if shipped.distillation.student else []
     head = dict(shipped.task).get("method") == "head"
@@ -123,9 +148,13 @@ def test_it_trains(file, tiny_encoder, tmp_path, monkeypatch):
     outcomes = run.results["seeds"]
     assert [outcome["seed"] for outcome in outcomes] == shipped.seeds
     assert {outcome["steps"] for outcome in outcomes} == {0 if head else 2}
-    assert run.results["headline"] == shipped.training.get("metric_for_best_model", run.load().task.metrics[0])
+    assert run.results["headline"] == shipped.training.get(
+        "metric_for_best_model", run.load().task.metrics[0]
+    )
     labels = getattr(shipped.task, "labels", None)
-    assert not labels or run.load().task.names == list(labels.values() if isinstance(labels, dict) else labels)
+    assert not labels or run.load().task.names == list(
+        labels.values() if isinstance(labels, dict) else labels
+    )
 
 
 # --- the packaged samples
@@ -139,7 +168,8 @@ SAMPLES = {  # task, suffix of its files, the column of its page that counts row
     "similarity": ("sentence-similarity", "jsonl", 0),
     "translation": ("text2text-generation", "jsonl", 0),
 }
-# Of all files. Whoever changes one reads the new rows: no two may be alike, and names, grades and answers are right.
+# Of all files. Whoever changes one reads the new rows: no two may be alike, and names, grades and answers are
+# right.
 DIGEST = "67c8e4652943c343e4928da647eb10dbb3ea9ec7f31593277565655cd94ced66"
 
 
@@ -168,7 +198,11 @@ def test_its_task_reads_it_and_its_page_counts_it(name):
 def test_the_tokenizer_of_translations_is_that_of_its_command(tmp_path):
     folder = samples_folder() / "translation"
     train_tokenizer(
-        [folder / "train.jsonl"], tmp_path / "out", vocab_size=600, byte_level=True, columns=["text", "target"]
+        [folder / "train.jsonl"],
+        tmp_path / "out",
+        vocab_size=600,
+        byte_level=True,
+        columns=["text", "target"],
     )
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (folder / "tokenizer" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()

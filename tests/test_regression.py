@@ -1,4 +1,6 @@
-"""Numbers of any size are predicted as well as standardised ones, and the saved model gives them in their own units."""
+"""Numbers of any size are predicted as well as standardised ones, and the saved model gives them in their own
+units.
+"""
 
 import dataclasses
 from types import SimpleNamespace
@@ -51,7 +53,9 @@ def answers(run):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_units_of_the_targets_change_nothing_else(kind, tiny_encoder, tmp_path):
-    """Least squares is equivariant: other units give the same training, and answers and errors in these units."""
+    """Least squares is equivariant: other units give the same training, and answers and errors in these
+    units.
+    """
     offset, factor = UNITS
     plain = trained(tmp_path / "plain", tiny_encoder, *KINDS[kind])
     other = trained(tmp_path / "other", tiny_encoder, *KINDS[kind], units=UNITS)
@@ -63,20 +67,28 @@ def test_the_units_of_the_targets_change_nothing_else(kind, tiny_encoder, tmp_pa
     one, two = (run.results["splits"][split]["metrics"][METRIC] for run in (plain, other))
     assert two == pytest.approx(factor * one, rel=0.01)
     steps = small.read_rows(other.folder / "metrics.jsonl")
-    assert kind == "folds" or two == pytest.approx(max(step.get(f"eval_{METRIC}", -np.inf) for step in steps), rel=1e-4)
+    assert kind == "folds" or two == pytest.approx(
+        max(step.get(f"eval_{METRIC}", -np.inf) for step in steps), rel=1e-4
+    )
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_transformers_and_peft_give_the_numbers_and_a_further_training_begins_with_them(tiny_encoder, tmp_path):
+def test_transformers_and_peft_give_the_numbers_and_a_further_training_begins_with_them(
+    tiny_encoder, tmp_path
+):
     run = trained(tmp_path / "first", tiny_encoder, "peft={r: 2}", units=UNITS)
-    read = bertkit.load(run.folder, precision="fp32").task.tokenizer(texts(), padding=True, return_tensors="pt")
+    read = bertkit.load(run.folder, precision="fp32").task.tokenizer(
+        texts(), padding=True, return_tensors="pt"
+    )
     base = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=1)
     adapted = PeftModel.from_pretrained(base, str(run.folder / "adapter"))
     for model in (AutoModelForSequenceClassification.from_pretrained(run.model), adapted):
         with torch.inference_mode():
             assert model.eval()(**read).logits[:, 0].numpy() == pytest.approx(answers(run), abs=0.01)
     once = ("training.learning_rate=1e-12", "training.num_train_epochs=1")
-    assert answers(trained(tmp_path / "second", run.model, *once, units=UNITS)) == pytest.approx(answers(run), abs=0.05)
+    assert answers(trained(tmp_path / "second", run.model, *once, units=UNITS)) == pytest.approx(
+        answers(run), abs=0.05
+    )
 
 
 def test_the_scale_is_that_of_the_targets_or_of_the_recipe(tiny_encoder):
@@ -87,12 +99,21 @@ def test_the_scale_is_that_of_the_targets_or_of_the_recipe(tiny_encoder):
     assert mean_and_deviation(np.exp(prices / 34)) == pytest.approx(
         [np.exp(prices / 34).mean(), np.exp(prices / 34).std()]
     )
-    assert mean_and_deviation([0.0] * 99 + [1.0]) == pytest.approx([0.01, np.std([0.0] * 99 + [1.0])])  # no quartiles
+    assert mean_and_deviation([0.0] * 99 + [1.0]) == pytest.approx(
+        [0.01, np.std([0.0] * 99 + [1.0])]
+    )  # no quartiles
     case = BY_ID["regression"]
-    assert case.task(tiny_encoder).options.target_scale == pytest.approx(mean_and_deviation(case.columns["score"]))
-    for options, name in (({"target_scale": [0, 0]}, "regression"), ({"target_scale": [0, 1]}, "single-label")):
+    assert case.task(tiny_encoder).options.target_scale == pytest.approx(
+        mean_and_deviation(case.columns["score"])
+    )
+    for options, name in (
+        ({"target_scale": [0, 0]}, "regression"),
+        ({"target_scale": [0, 1]}, "single-label"),
+    ):
         wrong = dataclasses.replace(BY_ID[name], options={**BY_ID[name].options, **options})
-        small.raises(DataError, "target_scale: expected a mean and a standard deviation", wrong.task, tiny_encoder)
+        small.raises(
+            DataError, "target_scale: expected a mean and a standard deviation", wrong.task, tiny_encoder
+        )
 
 
 def test_a_student_learns_its_teachers_numbers_as_it_learns_the_targets(tiny_encoder):

@@ -1,4 +1,6 @@
-"""The report of a run: what it says, its mistakes and verdict, and that nothing of the data gets out of hand in it."""
+"""The report of a run: what it says, its mistakes and verdict, and that nothing of the data gets out of hand
+in it.
+"""
 
 import csv
 import json
@@ -40,7 +42,8 @@ from bertkit.training.finish import write_reports
 EVIL = "<script>alert('bad')</script> & <img src=x onerror=alert(1)> $x_1$ 'good'"
 VOID = {"meta", "input", "img", "br"}
 IDS = (
-    "single-label multi-label regression qa-windows-or-none similarity-mse similarity-labels similarity-in-batch "
+    "single-label multi-label regression qa-windows-or-none similarity-mse similarity-labels "
+    "similarity-in-batch "
     "retrieval ner-crf-windows-bioes ranking-graded-windows mlm-nsp"
 ).split()
 
@@ -97,7 +100,9 @@ def well_formed(html, beside=r"[\w-]*mistakes\.csv"):
     assert not page.open
     assert not page.wrong
     assert [tag for tag, _ in page.elements].count("script") == 1
-    assert not [attrs for tag, attrs in page.elements if {"src", "onerror", "onload"} & set(attrs) or tag == "link"]
+    assert not [
+        attrs for tag, attrs in page.elements if {"src", "onerror", "onload"} & set(attrs) or tag == "link"
+    ]
     links = {value for _, attrs in page.elements for key, value in attrs.items() if key.endswith("href")}
     inside = {str(link) for link in links if not re.fullmatch(beside, str(link))}
     assert all(link.startswith("#") for link in inside)
@@ -124,7 +129,9 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     page = well_formed(path.read_text())
     results = read_json(folder / "results.json")
     scores = results["splits"]["validation"]
-    assert f"{results['headline']} on validation {number(scores['metrics'][results['headline']])}" in page.text
+    assert (
+        f"{results['headline']} on validation {number(scores['metrics'][results['headline']])}" in page.text
+    )
     assert "something is `odd`" in page.text
     assert str(tiny_encoder.parent) not in path.read_text()
     own = read_facts(folder)
@@ -132,17 +139,24 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     assert (wrong is None) == (own.task == "pretraining")
     if wrong:
         assert f"{len(wrong.every)} of {wrong.total} {wrong.unit}" in page.text
-        assert [each.measure for each in wrong.top] == sorted((each.measure for each in wrong.top), reverse=True)
+        assert [each.measure for each in wrong.top] == sorted(
+            (each.measure for each in wrong.top), reverse=True
+        )
         assert all(any(each.texts) or each.lines for each in wrong.top)
     shown = view.Run(folder)
     assert f"<td>{number(scores['metrics'][own.headline])}</td>" in shown._repr_html_()
     assert len(shown.plot().axes) == 2
-    assert (len(shown.frame()), len(shown.mistakes(10**6))) == (len(own.rows), len(wrong.every) if wrong else 0)
+    assert (len(shown.frame()), len(shown.mistakes(10**6))) == (
+        len(own.rows),
+        len(wrong.every) if wrong else 0,
+    )
     ece = scores.get("calibration", {})
     if ece and own.options.get("temperature") is not None:
         assert f"decisions of validation, {ece['errors']} of them wrong." in page.text
     picture = report_sections.reliability(own)
-    after = next((ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None)
+    after = next(
+        (ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None
+    )
     assert (picture is None) == (after is None)
     if picture:  # the picture is of the same decisions as the number in the results
         assert f"after calibration the expected calibration error is {after:.3f}" in picture.alt
@@ -159,7 +173,9 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
 def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts):
     answer = {"label": "good", "score": 0.75, "scores": {"bad": 0.25, "good": 0.75}, "truncated": False}
     texts = [f"{'long ' * 4000}{'x' * i}" for i in range(200)]
-    rows = [{"text": text, "label": "bad", "answer": {**answer, "score": i / 200}} for i, text in enumerate(texts)]
+    rows = [
+        {"text": text, "label": "bad", "answer": {**answer, "score": i / 200}} for i, text in enumerate(texts)
+    ]
     found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
     assert (len(found.every), found.total, len(found.top)) == (200, 200, mistakes.MAX_MISTAKES)
     assert found.top[0].measure == 199 / 200
@@ -189,7 +205,11 @@ def test_spans_that_overlap_are_cut_and_nothing_is_lost():
     text = "the cat sat on the mat"
     found = mistakes.marked_spans(text, {(4, 11)}, {(8, 14)})
     assert "".join(piece.text for piece in found) == text
-    assert [(p.text, p.mark) for p in found if p.mark] == [("cat ", "gold"), ("sat", "both"), (" on", "answer")]
+    assert [(p.text, p.mark) for p in found if p.mark] == [
+        ("cat ", "gold"),
+        ("sat", "both"),
+        (" on", "answer"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["retrieval", "ranking-binary"])
@@ -221,7 +241,14 @@ def test_the_surest_are_explained_wrong_and_right(copy, monkeypatch):
 
 
 def test_explained_are_the_most_confident_of_different_labels(two_seeds, facts):
-    answers = [("a", "b", 0.9), ("a", "c", 0.8), ("b", "a", 0.7), ("c", "a", 0.6), ("a", "a", 0.99), ("a", "a", 0.98)]
+    answers = [
+        ("a", "b", 0.9),
+        ("a", "c", 0.8),
+        ("b", "a", 0.7),
+        ("c", "a", 0.6),
+        ("a", "a", 0.99),
+        ("a", "a", 0.98),
+    ]
     answers += [("b", "b", 0.5), ("c", "c", 0.4)]
     rows = [
         {"text": f"text {place}", "label": gold, "answer": {"label": label, "score": score, "scores": {}}}
@@ -247,7 +274,9 @@ def test_explain_of_a_run_writes_what_its_report_shows(copy, capsys):
     assert small.said(capsys, "explain", copy) == f"{copy / 'explanations.json'}\n"
     assert "Explanations" in report(read_facts(copy))
     assert main(["explain", str(copy), "--json"]) == 2
-    assert "texts, or --input FILE, but not both" in small.refused(capsys, "explain", copy, "a dog", "--input", "x.csv")
+    assert "texts, or --input FILE, but not both" in small.refused(
+        capsys, "explain", copy, "a dog", "--input", "x.csv"
+    )
 
 
 # --- what comes from the data
@@ -255,7 +284,15 @@ def test_explain_of_a_run_writes_what_its_report_shows(copy, capsys):
 
 def evil_explanation():
     words = [[0, 8, 0.5], [8, len(EVIL) - 6, -0.5], [len(EVIL) - 6, len(EVIL), None]]
-    one = {"what": EVIL, "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.0, "complete": True, "steps": 16}
+    one = {
+        "what": EVIL,
+        "unit": "logit",
+        "value": 1.0,
+        "baseline": 0.0,
+        "error": 0.0,
+        "complete": True,
+        "steps": 16,
+    }
     why = [{**one, "words": {"text": words}, "rest": 0.0}]
     about = {"kind": "mistake", "row": 1, "gold": EVIL, "texts": {"text": EVIL}}
     return {**about, "said": EVIL, "attributed": why}
@@ -298,7 +335,9 @@ def with_confusions(facts, counts, names):
 def with_scores(facts, **changed):
     """A run without predictions whose split has these scores and details in place of its own."""
     own = {**facts.scores, **changed}
-    return replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
+    return replace(
+        facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}}
+    )
 
 
 def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts):
@@ -307,7 +346,9 @@ def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts):
     assert all(each.gold != each.answer for each in found.top)
     matrix = matrices.confusion(facts, found)
     counts = facts.scores["confusion_matrix"]
-    assert [[cell.text or "0" for cell in row] for row in matrix.rows] == [[str(n) for n in row] for row in counts]
+    assert [[cell.text or "0" for cell in row] for row in matrix.rows] == [
+        [str(n) for n in row] for row in counts
+    ]
     linked = {cell.pair for row in matrix.rows for cell in row if cell.pair}
     assert linked == {(each.gold, each.answer) for each in found.every}
     page = well_formed(report(facts))
@@ -330,7 +371,10 @@ def test_many_labels_get_small_cells_and_a_list_of_confusions(facts):
     assert "label 2, predicted label 1: 8 (47.1%)" in {cell.title for cell in cells}
     shares = {cell.title.partition(",")[0]: cell.share for cell in cells if cell.mark == "minus"}
     assert shares["label 2"] == 1 > shares["label 3"] > matrices.FAINTEST
-    assert matrices.confused(many)[1:] == [["label 2", "label 1", "8", "47.1%"], ["label 3", "label 5", "7", "43.8%"]]
+    assert matrices.confused(many)[1:] == [
+        ["label 2", "label 1", "8", "47.1%"],
+        ["label 3", "label 5", "7", "43.8%"],
+    ]
     assert "The most frequent confusions" in well_formed(report(many)).text
     names = [f"label {i}" for i in range(matrices.MAX_LABELS + 1)]
     assert matrices.confusion(with_confusions(facts, np.eye(len(names), dtype=int), names), None) is None
@@ -354,7 +398,9 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts):
 # --- the run as a whole
 
 
-def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(facts, two_seeds, tiny_encoder):
+def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(
+    facts, two_seeds, tiny_encoder
+):
     expected = replace(facts, results={**facts.results, "expected": {"accuracy": [2.0, 3.0]}})
     page = well_formed(report(expected)).text
     own = report_sections.headline(facts)
@@ -365,7 +411,10 @@ def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(f
         f"accuracy on test {scores['metrics']['accuracy']:.4f} 95 % interval {low:.4f} … {high:.4f} 7 rows",
         f"best baseline: {best.name} {best.score:.4f} {best.does} same rows",
         own.verdict.text,
-        f"{tiny_encoder.name}, fine-tuned for text-classification (single texts, single-label, 2 labels: bad, good)",
+        (
+            f"{tiny_encoder.name}, fine-tuned for text-classification (single texts, single-label, 2 labels: "
+            "bad, good)"
+        ),
         "on local files (16 training rows); 2 seeds of up to",
         "the recipe expects 2.0 to 3.0",
     )
@@ -376,14 +425,20 @@ def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(f
     assert report_sections.trained(facts) in report_sections.summary(facts)
     printed = after_training(two_seeds.folder, two_seeds.results)
     assert own.verdict.text in printed.splitlines()
-    assert all(f"{each.level}: {each.what}\n    {each.fix}" in printed for each in report_sections.of_scores(facts))
+    assert all(
+        f"{each.level}: {each.what}\n    {each.fix}" in printed for each in report_sections.of_scores(facts)
+    )
 
 
 def test_validation_scores_say_that_they_selected_the_checkpoint(facts):
     splits = {"validation": facts.results["splits"]["validation"]}
     seeds = facts.results["seeds"]
     for step, more in ((4, ", which also selected the checkpoint"), (None, "")):
-        stepped = {**facts.results, "splits": splits, "seeds": [{**seed, "best_step": step} for seed in seeds]}
+        stepped = {
+            **facts.results,
+            "splits": splits,
+            "seeds": [{**seed, "best_step": step} for seed in seeds],
+        }
         own = replace(facts, results=stepped, split="validation")
         assert report_sections.headline(own).rows == f"{splits['validation']['rows']} rows{more}"
     assert report_sections.headline(facts).rows == "7 rows"
@@ -391,11 +446,14 @@ def test_validation_scores_say_that_they_selected_the_checkpoint(facts):
 
 def test_at_most_three_findings_are_open_the_most_severe_first(facts):
     levels = "note warn severe warn warn severe note".split()
-    found = [{"level": level, "what": f"<{place}>", "fix": f"do {place}"} for place, level in enumerate(levels)]
+    found = [
+        {"level": level, "what": f"<{place}>", "fix": f"do {place}"} for place, level in enumerate(levels)
+    ]
     seeds = [{**seed, "undecided": None} for seed in facts.results["seeds"]]
     quiet = {**facts.results, "baselines": {}, "expected": None, "seeds": seeds}
     calm = {
-        name: {**each, "calibration": {"decisions": 7, "errors": 1}} for name, each in facts.results["splits"].items()
+        name: {**each, "calibration": {"decisions": 7, "errors": 1}}
+        for name, each in facts.results["splits"].items()
     }
     html = report(replace(facts, data={**facts.data, "findings": found}, results={**quiet, "splits": calm}))
     shown, folded = html.partition("<summary>2 more</summary>")[::2]
@@ -413,13 +471,20 @@ def test_at_most_three_findings_are_open_the_most_severe_first(facts):
 def test_a_baseline_as_good_is_said(facts):
     better = {split: {"tfidf": {"accuracy": 1.0}} for split in facts.results["splits"]}
     own = replace(facts, results={**facts.results, "baselines": better}, data={**facts.data, "findings": []})
-    assert report_sections.to_act_on(own)[0].what == "the baseline tfidf is at least as good on validation and test"
+    assert (
+        report_sections.to_act_on(own)[0].what
+        == "the baseline tfidf is at least as good on validation and test"
+    )
     assert "Clearly worse than a linear model on TF-IDF." in well_formed(report(own)).text
 
 
 def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts):
-    log = [{"seed": seed, "step": 2 * step, "eval_accuracy": step / 7} for seed in (1, 2) for step in range(1, 5)]
-    others = {"validation": {"majority": {"accuracy": 0.5}, "nothing": {"accuracy": 0.0}, "other": {"f1": 0.5}}}
+    log = [
+        {"seed": seed, "step": 2 * step, "eval_accuracy": step / 7} for seed in (1, 2) for step in range(1, 5)
+    ]
+    others = {
+        "validation": {"majority": {"accuracy": 0.5}, "nothing": {"accuracy": 0.0}, "other": {"f1": 0.5}}
+    }
     more = replace(facts, log=(*facts.log, *log), results={**facts.results, "baselines": others})
     loss, headline = report_sections.training(more)
     for picture in (loss, headline):
@@ -477,7 +542,9 @@ def test_training_makes_the_report(two_seeds):
     order = "act scores labels mistakes closer calibration data training how".split()
     assert re.findall(r'<h2 id="(\w+)">', page) == order
     assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
-    assert all(sha256 in text for sha256 in read_json(two_seeds.folder / "data.json")["fingerprints"].values())
+    assert all(
+        sha256 in text for sha256 in read_json(two_seeds.folder / "data.json")["fingerprints"].values()
+    )
     rows = small.read_rows(two_seeds.folder / "predictions/test.jsonl")
     wrong = [row["text"] for row in rows if row["answer"]["label"] != row["label"]]
     assert wrong
@@ -504,7 +571,14 @@ def test_a_report_that_fails_does_not_lose_the_run(tiny_encoder, tmp_path, monke
 # --- any script
 
 ARABIC = "سلام (عادي)"
-EXPLAINED = {"what": f"label {ARABIC}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.0, "complete": True}
+EXPLAINED = {
+    "what": f"label {ARABIC}",
+    "unit": "logit",
+    "value": 1.0,
+    "baseline": 0.0,
+    "error": 0.0,
+    "complete": True,
+}
 EXPLANATION = {
     "texts": {"text": f"{ARABIC} 5.", "context": ARABIC},
     "said": f"PER {ARABIC} (0.97)",
@@ -515,7 +589,8 @@ EXPLANATION = {
 def in_arabic(facts):
     answer = {"label": "good", "score": 0.9, "scores": {ARABIC: 0.1, "good": 0.9}, "truncated": False}
     told = [
-        {"level": level, "what": f"train: {ARABIC} 10 (33.3%)", "fix": f"Read {ARABIC}."} for level in ("warn", "note")
+        {"level": level, "what": f"train: {ARABIC} 10 (33.3%)", "fix": f"Read {ARABIC}."}
+        for level in ("warn", "note")
     ]
     shown = with_confusions(facts, [[1, 2], [3, 4]], [ARABIC, "good"])
     described = {**facts.results["task"], "description": f"2 labels: {ARABIC}, good"}
@@ -532,7 +607,9 @@ def in_arabic(facts):
 
 def audited():
     row = {"location": f"{ARABIC}.csv:2", "text": ARABIC, "given": ARABIC}
-    part = Section("labels", "Labels to check", f"Of {ARABIC} 5.", [row], ["given"], notes=[f"Of {ARABIC} 5."])
+    part = Section(
+        "labels", "Labels to check", f"Of {ARABIC} 5.", [row], ["given"], notes=[f"Of {ARABIC} 5."]
+    )
     return audit_page(get_task("text-classification").schema, [part], Path(ARABIC), ["a.yaml"])
 
 
@@ -540,7 +617,9 @@ def served():
     info = {"title": ARABIC, "description": f"2 labels: {ARABIC}", "version": "1"}
     pages = Environment(loader=PackageLoader("bertkit.serving", "."), autoescape=True)
     pages.filters["as_json"] = str
-    return pages.get_template("page.html").render(openapi={"info": info, "paths": {}, "components": {"schemas": {}}})
+    return pages.get_template("page.html").render(
+        openapi={"info": info, "paths": {}, "components": {"schemas": {}}}
+    )
 
 
 def explained():
@@ -638,7 +717,9 @@ def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys
 )
 def test_what_bertkit_never_wrote_is_told_and_no_traceback(file, path, value, copy, capsys):
     (copy / "explanations.json").write_text('{"examples": []}')
-    first, *rest = (copy / file).read_text().splitlines() if file.endswith("l") else [(copy / file).read_text()]
+    first, *rest = (
+        (copy / file).read_text().splitlines() if file.endswith("l") else [(copy / file).read_text()]
+    )
     stated = json.loads(first)
     *way, last = path
     inner = reduce(lambda found, key: found[key], way, stated)
@@ -668,16 +749,25 @@ LABELS = ["a", "b", "c"]
 
 def with_rows(facts, rows):
     """These facts with other rows of three labels."""
-    return replace(facts, rows=tuple(rows), options={**facts.options, "labels": dict(zip(LABELS, LABELS, strict=True))})
+    return replace(
+        facts, rows=tuple(rows), options={**facts.options, "labels": dict(zip(LABELS, LABELS, strict=True))}
+    )
 
 
 def row_of(text, label, answer, score, **more):
     scores = dict.fromkeys(LABELS, (1 - score) / 2) | {answer: score}
-    return {"text": text, "label": label, **more, "answer": {"label": answer, "score": score, "scores": scores}}
+    return {
+        "text": text,
+        "label": label,
+        **more,
+        "answer": {"label": answer, "score": score, "scores": scores},
+    }
 
 
 def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts):
-    """Most confident mistakes are the model's, and its answers to held-out rows do not tell these from wrong labels."""
+    """Most confident mistakes are the model's, and its answers to held-out rows do not tell these from wrong
+    labels.
+    """
     rows = [row_of("x", "a", "a", 0.9), row_of("y", "b", "a", 0.5), row_of("z", "a", "b", 0.99)]
     found = mistakes.mistakes(with_rows(facts, rows))
     assert [each.row for each in found.every] == [3, 2]
@@ -688,14 +778,20 @@ def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts):
 
 def test_generated_texts_are_listed_by_their_chrf(tiny_encoder, tmp_path):
     facts = read_facts(finished(BY_ID["text-to-text"], tiny_encoder, tmp_path / "run").folder)
-    texts = {"a cat sat on a mat": "a cat sat on a mat", "a cat sat on the mat": "a cat sat on a mat", "": "two dogs"}
+    texts = {
+        "a cat sat on a mat": "a cat sat on a mat",
+        "a cat sat on the mat": "a cat sat on a mat",
+        "": "two dogs",
+    }
     rows = [{"text": "x", "target": t, "answer": {"generated_text": text}} for text, t in texts.items()]
     found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
     assert [each.row for each in found.every] == [3, 2]
     chrf = CHRF().sentence_score("a cat sat on the mat", ["a cat sat on a mat"]).score
     assert [each.measure for each in found.every] == pytest.approx([100, 100 - chrf])
     assert found.every[0].answer == "(none)"
-    assert found.measure in mistakes.DISTANCES  # better or worse, not right or wrong, where two runs are compared
+    assert (
+        found.measure in mistakes.DISTANCES
+    )  # better or worse, not right or wrong, where two runs are compared
 
 
 def test_every_confusion_is_listed(facts):
@@ -758,9 +854,20 @@ def results(
 ):
     """What results.json has of one split."""
     intervals = {"accuracy": bounds} if bounds else {}
-    scores = {"rows": rows, "metrics": {"accuracy": score}, "intervals": intervals, "calibration": {"ece_after": ece}}
+    scores = {
+        "rows": rows,
+        "metrics": {"accuracy": score},
+        "intervals": intervals,
+        "calibration": {"ece_after": ece},
+    }
     simple = {split: {name: {"accuracy": value} for name, value in baselines.items()}}
-    return {"headline": "accuracy", "splits": {split: scores}, "baselines": simple, "expected": expected, "seeds": [{}]}
+    return {
+        "headline": "accuracy",
+        "splits": {split: scores},
+        "baselines": simple,
+        "expected": expected,
+        "seeds": [{}],
+    }
 
 
 def test_the_verdict_follows_from_the_figures():
@@ -772,13 +879,19 @@ def test_the_verdict_follows_from_the_figures():
         (results(0.9, [0.88, 0.92], tfidf=0.8, majority=0.89), CHANCE),  # the best baseline counts
         (results(0.9, None, tfidf=0.8), CHANCE),
         (results(0.9, [0.88, 0.92], tfidf=0.9), Verdict("bad", "No better than a linear model on TF-IDF.")),
-        (results(0.5, [0.4, 0.6], majority=0.6), Verdict("bad", "No better than always giving the same answer.")),
+        (
+            results(0.5, [0.4, 0.6], majority=0.6),
+            Verdict("bad", "No better than always giving the same answer."),
+        ),
         (results(0.5, [0.4, 0.6], mine=0.6), Verdict("bad", "No better than mine.")),
         (results(0.5, **{"no answer": 0.5}), Verdict("bad", "No better than never giving an answer.")),
         (results(0.5, [0.3, 0.6], mine=0.64), Verdict("bad", "No better than mine.")),
         (results(0.5, [0.3, 0.6], mine=0.65), Verdict("bad", "Clearly worse than mine.")),
         (results(0.9, [0.88, 0.92]), Verdict("unclear", "There is no baseline to compare it with.")),
-        (results(0.9, [0.88, 0.92], tfidf=None), Verdict("unclear", "There is no baseline to compare it with.")),
+        (
+            results(0.9, [0.88, 0.92], tfidf=None),
+            Verdict("unclear", "There is no baseline to compare it with."),
+        ),
         (results(None, tfidf=0.8), Verdict("bad", "accuracy is not defined on these rows.")),
         (
             results(1.0, [1.0, 1.0], rows=19, majority=0.5),
@@ -811,8 +924,24 @@ def test_the_verdict_says_where_a_metric_without_threshold_disagrees():
     better = results(0.9, [0.88, 0.92], tfidf=0.8)
     worse = results(0.5, [0.4, 0.6], tfidf=0.8)
     for made, name, score, bounds, theirs, level, said in (
-        (better, "roc_auc", 0.8, [0.77, 0.83], 0.9, "unclear", "But clearly worse in roc_auc, which no threshold"),
-        (better, "average_precision", 0.8, [0.77, 0.83], 0.9, "unclear", "where a linear model on TF-IDF has 0.9"),
+        (
+            better,
+            "roc_auc",
+            0.8,
+            [0.77, 0.83],
+            0.9,
+            "unclear",
+            "But clearly worse in roc_auc, which no threshold",
+        ),
+        (
+            better,
+            "average_precision",
+            0.8,
+            [0.77, 0.83],
+            0.9,
+            "unclear",
+            "where a linear model on TF-IDF has 0.9",
+        ),
         (better, "roc_auc", 0.8, [0.7, 0.88], 0.9, "good", ""),  # by chance
         (better, "roc_auc", 0.8, [0.8, 0.9], 0.85, "good", ""),  # by the bound on the baseline's side
         (better, "roc_auc", 0.95, [0.93, 0.97], 0.9, "good", ""),
@@ -823,9 +952,13 @@ def test_the_verdict_says_where_a_metric_without_threshold_disagrees():
         found = verdict(with_metric(deepcopy(made), name, score, bounds, tfidf=theirs), [])
         assert (found.level, said in found.text, "But" in found.text) == (level, True, bool(said))
         assert found.text.startswith(verdict(made, []).text)
-    chance = with_metric(results(0.9, [0.88, 0.92], tfidf=0.8), "roc_auc", 0.8, [0.77, 0.83], majority=0.5, tfidf=0.9)
+    chance = with_metric(
+        results(0.9, [0.88, 0.92], tfidf=0.8), "roc_auc", 0.8, [0.77, 0.83], majority=0.5, tfidf=0.9
+    )
     assert "linear model" in verdict(chance, []).text  # the best baseline of that metric
-    assert verdict({**chance, "headline": "roc_auc"}, []).text == "Clearly worse than a linear model on TF-IDF."
+    assert (
+        verdict({**chance, "headline": "roc_auc"}, []).text == "Clearly worse than a linear model on TF-IDF."
+    )
 
 
 def test_the_verdict_is_on_macro_f1_where_accuracy_does_not_see_the_other_labels():
@@ -864,10 +997,22 @@ def test_a_leak_into_the_scored_rows_decides_the_verdict():
 def test_scores_that_mislead_are_findings():
     for made, level, what in (
         (results(split="train"), "severe", "these scores are on training rows"),
-        (results(0.6, majority=0.6, tfidf=0.5), "severe", "the baseline majority is at least as good on test"),
+        (
+            results(0.6, majority=0.6, tfidf=0.5),
+            "severe",
+            "the baseline majority is at least as good on test",
+        ),
         (results(ece=0.28), "warn", "the expected calibration error on test is 0.28"),
-        (results(expected={"accuracy": [0.95, 1]}), "warn", "accuracy on test is 0.9000; the recipe expects 0.95 to 1"),
-        (results(expected={"accuracy": [0.9, 1]}), "note", "accuracy on test is 0.9000; the recipe expects 0.9 to 1"),
+        (
+            results(expected={"accuracy": [0.95, 1]}),
+            "warn",
+            "accuracy on test is 0.9000; the recipe expects 0.95 to 1",
+        ),
+        (
+            results(expected={"accuracy": [0.9, 1]}),
+            "note",
+            "accuracy on test is 0.9000; the recipe expects 0.9 to 1",
+        ),
     ):
         (found,) = score_findings(made)
         assert (found.level, found.what) == (level, what)
@@ -885,8 +1030,16 @@ def test_lengths_of_generated_texts_are_findings():
         (0.79, 0, [("warn", "test: generated texts have 0.79 times the length of their targets")]),
         (0.8, 0, [("note", "test: generated texts have 0.80 times the length of their targets")]),
         (1.26, 0, [("warn", "test: generated texts have 1.26 times the length of their targets")]),
-        (1.0, 4, [("note", "length"), ("note", "test: 4 of 500 generated texts (0.8%) are cut at max_new_tokens")]),
-        (1.0, 5, [("note", "length"), ("warn", "test: 5 of 500 generated texts (1.0%) are cut at max_new_tokens")]),
+        (
+            1.0,
+            4,
+            [("note", "length"), ("note", "test: 4 of 500 generated texts (0.8%) are cut at max_new_tokens")],
+        ),
+        (
+            1.0,
+            5,
+            [("note", "length"), ("warn", "test: 5 of 500 generated texts (1.0%) are cut at max_new_tokens")],
+        ),
     ):
         made = results(0.9, [0.88, 0.92], tfidf=0.8)
         made["splits"]["test"] |= {"length_ratio": ratio, "unfinished": unfinished}

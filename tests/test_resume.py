@@ -18,7 +18,13 @@ import small
 import torch
 from conftest import build_encoder
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    TrainerCallback,
+)
 
 from bertkit.engine import checkpoint
 from bertkit.engine.arguments import Arguments
@@ -103,7 +109,8 @@ def same(one, other):
     for split in ("validation", "test"):
         files = [run.folder / "predictions" / f"{split}.jsonl" for run in (one, other)]
         assert files[0].read_bytes() == files[1].read_bytes()
-    # RUN/model may be an early checkpoint, if that was the best; the last one tells whether all steps were the same.
+    # RUN/model may be an early checkpoint, if that was the best; the last one tells whether all steps were
+    # the same.
     assert last(one) == last(other)
 
 
@@ -164,7 +171,12 @@ def test_a_line_of_the_log_that_is_damaged_is_named(recipe, run):
         log.write_text("".join([first, line, *others]))
         before = files(run)
         small.raises(
-            ModelError, r"metrics\.jsonl:2: is damaged: not valid JSON", train, recipe, run.folder, resume=True
+            ModelError,
+            r"metrics\.jsonl:2: is damaged: not valid JSON",
+            train,
+            recipe,
+            run.folder,
+            resume=True,
         )
         assert files(run) == before
 
@@ -279,7 +291,9 @@ def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_d
 def test_windows_in_batches_of_tokens_and_early_stopping(tiny_encoder_with_dropout, tmp_path):
     rows = (f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))
     more = ("task.overflow=window", "task.stride=2", "model.max_length=12", "early_stopping={patience: 2}")
-    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *rows, *RHYTHM[1:], *more, "batching={tokens: 40}")
+    given = small.recipe(
+        tmp_path, tiny_encoder_with_dropout, *rows, *RHYTHM[1:], *more, "batching={tokens: 40}"
+    )
     _, whole = resumed(given, tmp_path, at=7)
     assert whole.results["seeds"][0]["steps"] < 12
 
@@ -320,7 +334,10 @@ def rewritten(folder, file, value):
 @pytest.mark.parametrize(
     ("file", "value"),
     [
-        ("optimizer.json", {"groups": [], "plain": {"0.step": 6}, "scheduler": {}, "scaler": None}),  # an earlier one
+        (
+            "optimizer.json",
+            {"groups": [], "plain": {"0.step": 6}, "scheduler": {}, "scaler": None},
+        ),  # an earlier one
         ("optimizer.json", []),
         ("trainer_state.json", {"global_step": 6, "of_a_later_version": 1}),
         ("trainer_state.json", {"global_step": 5}),
@@ -334,13 +351,18 @@ def test_a_checkpoint_of_another_version_is_refused(file, value, recipe, run):
     rewritten(newest(run), file, value)
     assert checkpoint.is_intact(newest(run))
     before = files(run)
-    wanted = r"checkpoint-6: was written by another version of bertkit or transformers.*\n.*that version, or start a"
+    wanted = (
+        r"checkpoint-6: was written by another version of bertkit or transformers.*\n.*that version, "
+        r"or start a"
+    )
     small.raises(UserError, wanted, train, recipe, run.folder, resume=True)
     assert files(run) == before
 
 
 def test_another_number_of_processes_is_refused(recipe, run, monkeypatch):
-    """One process would take other steps than two, and a third has no random states; --changed does not help."""
+    """One process would take other steps than two, and a third has no random states; --changed does
+    not help.
+    """
     for before, now, changed in ((1, 2, False), (2, 1, True), (3, 2, False)):
         checkpoint.save_random(newest(run), before - 1)
         rewritten(newest(run), "other.json", {})
@@ -390,7 +412,12 @@ def test_a_full_disk_leaves_the_last_checkpoint(recipe, uninterrupted, tmp_path)
     folder = tmp_path / "run"
     try:
         small.raises(
-            ModelError, r"cannot be written.*\n.*a resumed run continues", train, recipe, folder, callbacks=[Full()]
+            ModelError,
+            r"cannot be written.*\n.*a resumed run continues",
+            train,
+            recipe,
+            folder,
+            callbacks=[Full()],
         )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -419,7 +446,9 @@ def _signals():
         *(pytest.param(signal.SIGINT, at, marks=pytest.mark.rare) for at in (3, 4, 5)),
     ],
 )
-def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(number, at, recipe, uninterrupted, tmp_path, caplog):
+def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(
+    number, at, recipe, uninterrupted, tmp_path, caplog
+):
     handler = signal.getsignal(number)
     run = Run(tmp_path / "run")
     kind = KeyboardInterrupt if number == signal.SIGINT else SystemExit
@@ -460,7 +489,10 @@ class Alignment(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, optimizer=None, **_):
         states = getattr(optimizer, "optimizer", optimizer).state
         for parameter in model.parameters():
-            tensors = [parameter, *(each for each in states.get(parameter, {}).values() if torch.is_tensor(each))]
+            tensors = [
+                parameter,
+                *(each for each in states.get(parameter, {}).values() if torch.is_tensor(each)),
+            ]
             self.found |= {each.data_ptr() % 64 for each in tensors}
 
 
@@ -512,20 +544,31 @@ def files(run):
 
 
 def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe, uninterrupted, run):
-    """Whatever is refused: other libraries without --changed; a kind of checkpoint, another optimizer with it."""
+    """Whatever is refused: other libraries without --changed; a kind of checkpoint, another optimizer with
+    it.
+    """
     environment = read_json(run.folder / "environment.json")
     others = {"versions": environment["versions"] | {"torch": "1.0", "peft": None}}
     write_json(run.folder / "environment.json", others)
     before = files(run)
     with pytest.raises(UserError, match=r"(?s)torch 1\.0, now .*; peft None, now .*resume and changed"):
         train(recipe, run.folder, resume=True)
-    given = {split: small.rows("single-label", 16) for split in ("train", "validation")}  # rows that a run folder keeps
+    given = {
+        split: small.rows("single-label", 16) for split in ("train", "validation")
+    }  # rows that a run folder keeps
     with pytest.raises(ModelError, match="of another optimizer"):
         train(recipe, run.folder, data=given, resume=True, changed=True, optim="adafactor")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arguments, "world_size", 2)
         small.raises(
-            ModelError, "the number of processes", train, recipe, run.folder, data=given, resume=True, changed=True
+            ModelError,
+            "the number of processes",
+            train,
+            recipe,
+            run.folder,
+            data=given,
+            resume=True,
+            changed=True,
         )
     assert files(run) == before
     train(recipe, run.folder, resume=True, changed=True)
@@ -538,7 +581,11 @@ def runs(tiny_encoder, room):
     """Killed ones."""
     larger = resized(tiny_encoder, room / "larger", vocab_size=53)
     used = "training.used_embeddings=true"
-    kinds = {"used": (tiny_encoder, used), "adapter": (tiny_encoder, "peft={r: 2}"), "vocabulary": (larger, used)}
+    kinds = {
+        "used": (tiny_encoder, used),
+        "adapter": (tiny_encoder, "peft={r: 2}"),
+        "vocabulary": (larger, used),
+    }
     return {
         name: killed(small.recipe(room / name, encoder, *RHYTHM, more), room / name / "run")
         for name, (encoder, more) in kinds.items()
@@ -561,7 +608,11 @@ def places(tiny_encoder, room):
 @pytest.mark.parametrize(
     ("kind", "change", "what"),
     [
-        ("used", "data.source.train={rows}", r"classifier\.bias was \[2\] when it was written, and is \[3\] now"),
+        (
+            "used",
+            "data.source.train={rows}",
+            r"classifier\.bias was \[2\] when it was written, and is \[3\] now",
+        ),
         ("used", "model.name={wider}", r"\S+ was \[16\] when it was written, and is \[32\] now"),
         (
             *("vocabulary", "model.name={tiny}"),
@@ -587,7 +638,9 @@ def test_lora_of_an_embedding_which_peft_then_writes_too(tiny_encoder, tmp_path)
     encoder = small.of_family("eurobert", tiny_encoder, tmp_path / "eurobert", num_key_value_heads=2)
     given = small.recipe(tmp_path, encoder, *RHYTHM, "peft={r: 2, target_modules: [embed_tokens, q_proj]}")
     run = killed(given, tmp_path / "run")
-    assert any(name.endswith("base_layer.weight") for name in load_file(newest(run) / "adapter_model.safetensors"))
+    assert any(
+        name.endswith("base_layer.weight") for name in load_file(newest(run) / "adapter_model.safetensors")
+    )
     assert train(given, run.folder, resume=True).finished
 
 
@@ -601,7 +654,9 @@ def resized(encoder, folder, **sizes):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_another_program_trains_in_the_meantime_keeps_its_recipe(resume, recipe, tmp_path, monkeypatch):
+def test_a_run_that_another_program_trains_in_the_meantime_keeps_its_recipe(
+    resume, recipe, tmp_path, monkeypatch
+):
     """A program checks the folder before its model is downloaded, and takes the lock after it."""
     run = Run(tmp_path / "run")
     head = recipe.with_("task.method=head", "~training")
@@ -633,11 +688,15 @@ def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe, run, 
         shutil.copytree(folder, started.checkpoints / "seed-42")
         write_text(started.folder / "recipe.yaml", to_yaml(mine))
         before = files(started)
-        with pytest.raises(RecipeError, match=r"seed-42: holds a training with another recipe\n.*resume and changed"):
+        with pytest.raises(
+            RecipeError, match=r"seed-42: holds a training with another recipe\n.*resume and changed"
+        ):
             train(mine, started.folder, resume=True)
         assert files(started) == before
     (seed / "recipe.sha256").unlink()
-    small.raises(RecipeError, "seed-42: holds a training with another recipe", train, recipe, run.folder, resume=True)
+    small.raises(
+        RecipeError, "seed-42: holds a training with another recipe", train, recipe, run.folder, resume=True
+    )
     again = recipe.with_("seeds=[42, 43]", "verify=true")  # which change no training
     assert train(again, run.folder, resume=True, changed=True).finished
 
@@ -672,7 +731,10 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe, run):
         with pytest.raises(Killed):
             train(recipe, run.folder, data=given, resume=True, changed=True)
     assert run.recipe.data.source == "memory"
-    assert sorted(path.name for path in (run.folder / "data").iterdir()) == ["train.parquet", "validation.parquet"]
+    assert sorted(path.name for path in (run.folder / "data").iterdir()) == [
+        "train.parquet",
+        "validation.parquet",
+    ]
     head = recipe.with_("task.method=head", "~training")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METHODS, "head", Mock(side_effect=Killed))
@@ -692,7 +754,13 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe, run):
 
 
 def drawn():
-    return [random.random(), random.gauss(0, 1), *np.random.rand(3), np.random.randn(), *torch.rand(3).tolist()]
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        *np.random.rand(3),
+        np.random.randn(),
+        *torch.rand(3).tolist(),
+    ]
 
 
 def test_random_states_come_back(tmp_path):
@@ -762,7 +830,9 @@ def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout, tmp_path,
     best = run.checkpoints / "seed-42/checkpoint-3/model.safetensors"
     whole = best.read_bytes()
     best.write_bytes(whole[:-7])
-    small.raises(ModelError, "checkpoint-3: the best checkpoint is damaged", train, given, run.folder, resume=True)
+    small.raises(
+        ModelError, "checkpoint-3: the best checkpoint is damaged", train, given, run.folder, resume=True
+    )
     best.write_bytes(whole)
     train(given, run.folder, resume=True)
     names = [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")]

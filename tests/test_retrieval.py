@@ -96,7 +96,8 @@ def test_ranks_are_those_of_brute_force(tiny_encoder, tmp_path):
         for m, d in DOCUMENTS.items()
     ]
     q, d = (
-        predictor.encode(list(texts.values()), side) for texts, side in ((QUERIES, "query"), (DOCUMENTS, "document"))
+        predictor.encode(list(texts.values()), side)
+        for texts, side in ((QUERIES, "query"), (DOCUMENTS, "document"))
     )
     cosines = (q / np.linalg.norm(q, axis=1)[:, None]) @ (d / np.linalg.norm(d, axis=1)[:, None]).T
     answers = predictor(rows)
@@ -153,8 +154,14 @@ PAIR = {"query": "cat", "document": "the cat", "grade": 1}
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([PAIR, {**PAIR, "document": "dog", "grade": 0.5}], "train.jsonl:2: `grade` holds 0.5, where a whole number"),
-        ([PAIR, {**PAIR, "document": "dog", "grade": -1}], "train.jsonl:2: `grade` holds -1, where a whole number"),
+        (
+            [PAIR, {**PAIR, "document": "dog", "grade": 0.5}],
+            "train.jsonl:2: `grade` holds 0.5, where a whole number",
+        ),
+        (
+            [PAIR, {**PAIR, "document": "dog", "grade": -1}],
+            "train.jsonl:2: `grade` holds -1, where a whole number",
+        ),
         ([PAIR, {**PAIR, "grade": 2}], "train.jsonl:2: the pair has another grade at .*train.jsonl:1"),
         (
             [{**PAIR, "query_id": 1}, {**PAIR, "query_id": 1, "query": "dog"}],
@@ -175,7 +182,10 @@ def test_bad_rows_are_named(rows, said, tmp_path):
 
 def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
     predictor = load(made(tiny_encoder, tmp_path / "m"))
-    rows = [{"query": "a", "query_id": "1", "document": "x"}, {"query": "b", "query_id": "1", "document": "y"}]
+    rows = [
+        {"query": "a", "query_id": "1", "document": "x"},
+        {"query": "b", "query_id": "1", "document": "y"},
+    ]
     small.raises(DataError, "the query '1' has another text in row", predictor, rows)
     options = RetrievalOptions(name="retrieval")
     texts = Dataset.from_dict({"text": ["a"]})
@@ -239,7 +249,9 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
         qrels.write("q4\td0\t0\n")
     words = ["mine", str(tmp_path / "m"), "--data", str(folder), "--count", "9", "--output", str(out)]
     assert main(words) == 0
-    told = f"{{}} rows in {out}; 4 of 4 queries had fewer than 9 documents to mine; 1 had no relevant document\n"
+    told = (
+        f"{{}} rows in {out}; 4 of 4 queries had fewer than 9 documents to mine; 1 had no relevant document\n"
+    )
     assert capsys.readouterr().err == told.format(len(small.read_rows(out)))
     rows = small.read_rows(out)
     mined = [row["negative"] for row in rows if row["query_id"] == "q1"]
@@ -265,7 +277,9 @@ def ranker_folder(tiny_encoder, tmp_path):
     """A model for text-ranking."""
     set_seed(5)
     own = BY_ID["ranking-binary"].task(tiny_encoder)
-    swapped = {"columns": {"query": "document", "document": "query"}}  # of its recipe's rows; these are canonical
+    swapped = {
+        "columns": {"query": "document", "document": "query"}
+    }  # of its recipe's rows; these are canonical
     save(own.model(encoder(tiny_encoder)), own, tmp_path / "r", SETTINGS | swapped)
     return tmp_path / "r"
 
@@ -274,11 +288,16 @@ def test_models_of_other_tasks_are_refused(ranker_folder, tiny_encoder, tmp_path
     ranker = str(ranker_folder)
     retriever = str(made(tiny_encoder, tmp_path / "m"))
     small.raises(
-        ModelError, r"a model for text-ranking gives no vectors of texts\n.*or retrieval", dual_encoder, ranker
+        ModelError,
+        r"a model for text-ranking gives no vectors of texts\n.*or retrieval",
+        dual_encoder,
+        ranker,
     )
     with pytest.raises(ModelError, match="a model for text-ranking gives no vectors of texts"):
         cached_vectors(ranker, "text")(["a text that is not kept"])
-    small.raises(ModelError, r"a model for retrieval does not rank texts\n.*text-ranking", reranker, retriever)
+    small.raises(
+        ModelError, r"a model for retrieval does not rank texts\n.*text-ranking", reranker, retriever
+    )
     for depth in (0, -1, 101):
         small.raises(
             UserError,
@@ -310,7 +329,9 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
     folder = made(tiny_encoder, tmp_path / "m")
     ranker = load_as("text-ranking", ranker_folder)
     documents = list(DOCUMENTS.values())
-    rows = Dataset.from_dict({"query": ["good cat"] * 4, "document": documents, "document_id": list(DOCUMENTS)})
+    rows = Dataset.from_dict(
+        {"query": ["good cat"] * 4, "document": documents, "document_id": list(DOCUMENTS)}
+    )
     retriever = load(folder)
     answers = list(retriever.task.answer(rows, retriever.predict_features))
     both = reranked(answers, rows, ranker, 3)
@@ -334,15 +355,22 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
     plain = rows.remove_columns("document_id")
     ids = [None, "other", None, "last"]
     texts = {text: text for text in documents} | dict(zip(ids, documents, strict=True))
-    for unnamed in (plain, plain.add_column("document_id", ids)):  # a document without an id is named by its text
+    for unnamed in (
+        plain,
+        plain.add_column("document_id", ids),
+    ):  # a document without an id is named by its text
         answers = list(retriever.task.answer(unnamed, retriever.predict_features))
         found = reranked(answers, unnamed, ranker, 3)[0]["found"]
         assert [texts[hit["id"]] for hit in found] == [DOCUMENTS[name] for name in order]
     data = beir(tmp_path / "beir")
-    said = json.loads(small.said(capsys, "evaluate", folder, "--data", data, "--rerank", ranker_folder, "--json"))
+    said = json.loads(
+        small.said(capsys, "evaluate", folder, "--data", data, "--rerank", ranker_folder, "--json")
+    )
     assert said["first_stage"] == evaluate(folder, data=data)["metrics"]
     assert said["metrics"].keys() == said["first_stage"].keys()
-    assert "Name one for text-ranking" in small.refused(capsys, "evaluate", folder, "--data", data, "--rerank", folder)
+    assert "Name one for text-ranking" in small.refused(
+        capsys, "evaluate", folder, "--data", data, "--rerank", folder
+    )
 
 
 def test_embed_index_and_search(tiny_encoder, tmp_path, capsys):
@@ -350,11 +378,25 @@ def test_embed_index_and_search(tiny_encoder, tmp_path, capsys):
     store = str(tmp_path / "store")
     corpus = beir(tmp_path / "beir") / "corpus.jsonl"
     assert (
-        main(["embed", folder, "--input", str(corpus), "--output", str(tmp_path / "v.npy"), "--side", "document"]) == 0
+        main(
+            [
+                "embed",
+                folder,
+                "--input",
+                str(corpus),
+                "--output",
+                str(tmp_path / "v.npy"),
+                "--side",
+                "document",
+            ]
+        )
+        == 0
     )
     vectors = np.load(tmp_path / "v.npy")
     assert_allclose(vectors, load(folder).encode(list(DOCUMENTS.values()), "document"), atol=1e-6)
-    assert "documents: 4 added" in small.said(capsys, "index", folder, "--documents", corpus, "--store", store)
+    assert "documents: 4 added" in small.said(
+        capsys, "index", folder, "--documents", corpus, "--store", store
+    )
     hits = [
         json.loads(line)
         for line in small.said(capsys, "search", store, "good cat", "--top-k", "2", "--json").splitlines()

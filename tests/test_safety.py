@@ -1,4 +1,5 @@
-"""Nothing is unpickled, no code that comes with a model runs, and damaged models are messages, not tracebacks.
+"""Nothing is unpickled, no code that comes with a model runs, and damaged models are messages, not
+tracebacks.
 
 Files under a temporary name: what a killed process leaves, two writers at once, and a full disk.
 """
@@ -102,7 +103,14 @@ def test_pickles_in_a_checkpoint_are_never_read_on_resume(
     recipe = small.recipe(tmp_path / "data", tiny_encoder_with_dropout, f"peft={peft}")
     stopped = killed(recipe, tmp_path / "run", at=6)  # of 8, after the checkpoint at 4
     (folder,) = checkpoint.checkpoints(stopped.checkpoints / "seed-42")
-    names = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "rng_state_0.pth", "training_args.bin")
+    names = (
+        "optimizer.pt",
+        "scheduler.pt",
+        "scaler.pt",
+        "rng_state.pth",
+        "rng_state_0.pth",
+        "training_args.bin",
+    )
     for name in (*names, "pytorch_model.bin", "adapter_model.bin", "optimizer.bin"):
         bomb(folder / name, marker)
     assert not checkpoint.is_intact(folder)
@@ -187,7 +195,9 @@ def cut(name, at):
 
 
 def written(name, content):
-    return lambda model: (model / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return lambda model: (model / name).write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
 
 
 def said(**fields):
@@ -250,7 +260,9 @@ def pipe(name):
 
 
 def tokenizer(settings, parts=None, *, short=False):
-    """What changes the tokenizer's settings, and parts of tokenizer.json. short: whether the model has no length."""
+    """What changes the tokenizer's settings, and parts of tokenizer.json. short: whether the model has no
+    length.
+    """
 
     def spoil(model):
         write_json(model / "tokenizer_config.json", read_json(model / "tokenizer_config.json") | settings)
@@ -289,7 +301,9 @@ def template(single=None, pair=None):
             "type": "TemplateProcessing",
             "single": single or [CLS, *TEXT],
             "pair": pair or [CLS, *TEXT, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()},
+            "special_tokens": {
+                name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()
+            },
         }
     }
 
@@ -354,9 +368,9 @@ DAMAGED = [
     (unusual({}, template(pair=[CLS] * 10_000)), "makes 10,000 tokens of the pair `a`, `a`"),
     (unusual(BACKEND, template(single=[CLS] * 10_000)), "makes 10,000 tokens of the text `a`"),
     (unusual({}, {"post_processor": BERT}), "token ids up to 1,000,000"),
-    (unusual(BACKEND, template(single=[{"SpecialToken": {"id": "[X]", "type_id": 0}}, *TEXT])), "ids up to 999,999"),
+    (unusual(BACKEND, template(single=[{"SpecialToken": {"id": "[X]", "type_id": 0}}, *TEXT])), ("ids up to " "999,999")),
     *((tokenizer({"model_max_length": n}, short=True), "it reads at most") for n in (-1, 0, 1, 7)),
-    (written("adapter_config.json", '{"peft_type": "LORA", "base_model_name_or_path": "somebody/else"}'), "adapter"),
+    (written("adapter_config.json", '{"peft_type": "LORA", "base_model_name_or_path": ' '"somebody/else"}'), "adapter"),
 ]  # fmt: skip
 
 
@@ -376,7 +390,10 @@ def test_a_damaged_folder_and_one_made_to_do_harm_are_refused(learned, tmp_path,
 
 def test_settings_that_are_damaged_are_a_user_error(model, subtests):
     tasks = [{"name": "nonsense"}, {"name": ["text-classification"]}]
-    tasks += [{"name": "text-classification", **more} for more in ({"kind": "other"}, {"temperature": 0}, {"x": "y"})]
+    tasks += [
+        {"name": "text-classification", **more}
+        for more in ({"kind": "other"}, {"temperature": 0}, {"x": "y"})
+    ]
     settings = [{"version": "0.1.0", "task": task} for task in tasks]
     short = {"version": "0.1.0", "task": {"name": "text-classification"}, "max_length": "many"}
     for section in (5, [], "text-classification", {}, {"version": "0.1.0"}, *settings, short):
@@ -426,7 +443,9 @@ DOORS = (
 )
 
 
-@pytest.mark.parametrize("name", "model.safetensors config.json vocab.txt 2_Dense/model.safetensors 2_Dense".split())
+@pytest.mark.parametrize(
+    "name", "model.safetensors config.json vocab.txt 2_Dense/model.safetensors 2_Dense".split()
+)
 def test_a_link_out_of_the_folder_is_never_opened(name, model, tmp_path):
     (model / name).parent.mkdir(exist_ok=True)
     outside = tmp_path / "outside"
@@ -472,7 +491,9 @@ def test_weights_in_several_files_of_the_folder_are_read(model):
     where = {name: file for file, names in parts.items() for name in names}
     write_json(model / "model.safetensors.index.json", {"metadata": {}, "weight_map": where})
     again = load(model)("the cat was good")
-    assert again["scores"] == pytest.approx(answer["scores"], abs=1e-6)  # memory may be aligned in another way
+    assert again["scores"] == pytest.approx(
+        answer["scores"], abs=1e-6
+    )  # memory may be aligned in another way
 
 
 def test_a_config_does_not_choose_how_a_model_runs(model):
@@ -554,7 +575,9 @@ def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path, lea
         os.mkfifo(fifo := folder / "fifo")
         (path := folder / name).symlink_to(fifo)
         content = []
-        reader = threading.Thread(target=lambda file=fifo, to=content: to.append(file.read_text()), daemon=True)
+        reader = threading.Thread(
+            target=lambda file=fifo, to=content: to.append(file.read_text()), daemon=True
+        )
         reader.start()
         write(path)
         reader.join(60)
@@ -565,10 +588,17 @@ def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path, lea
 
 def test_a_full_disk_names_the_file_or_the_folder_of_a_tokenizer(tmp_path, tiny_encoder):
     path = tmp_path / "out.jsonl"
-    with pytest.raises(OSError, match="File too large") as error, small.largest_file(100), written_aside(path) as file:
+    with (
+        pytest.raises(OSError, match="File too large") as error,
+        small.largest_file(100),
+        written_aside(path) as file,
+    ):
         file.write("x" * 101)
     assert error.value.filename == str(path)
     assert not list(tmp_path.iterdir())
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_encoder)
-    with pytest.raises(ModelError, match=f"{tmp_path}: cannot be written: File too large"), small.largest_file(1000):
+    with (
+        pytest.raises(ModelError, match=f"{tmp_path}: cannot be written: File too large"),
+        small.largest_file(1000),
+    ):
         save_tokenizer(tokenizer, tmp_path)

@@ -1,4 +1,6 @@
-"""sentence-similarity: losses and layout against sentence-transformers, thresholds and ranks against brute force."""
+"""sentence-similarity: losses and layout against sentence-transformers, thresholds and ranks against brute
+force.
+"""
 
 import json
 from dataclasses import replace
@@ -156,7 +158,11 @@ def put(**values):
     ("file", "edit", "said"),
     [
         (MODULES, lambda m: m[1].update(path="../../elsewhere"), "outside of the model"),
-        (MODULES, lambda m: m.append({"path": "4_X", "type": "my.Module"}), "Normalize, my.Module\n.*in this order"),
+        (
+            MODULES,
+            lambda m: m.append({"path": "4_X", "type": "my.Module"}),
+            "Normalize, my.Module\n.*in this order",
+        ),
         (MODULES, lambda m: m[1].update(type="my.Pooling"), "Transformer, my.Pooling, Dense"),
         (MODULES, lambda m: m.reverse(), "Normalize, Dense, Pooling, Transformer"),
         (MODULES, lambda m: m[:2] + m[3:1:-1], "Pooling, Normalize, Dense\n"),
@@ -165,7 +171,11 @@ def put(**values):
         (MODULES, lambda m: m[0].update(path="0_Transformer"), "its Transformer is not in the folder itself"),
         (MODULES, lambda m: m[1].update(path="absent"), "absent/config.json: cannot be read: No such file"),
         (MODULES, lambda m: ["x"], "not a list of modules"),
-        (POOLING, put(pooling_mode_cls_token=True), "names mean, cls, where bertkit pools by exactly one of mean, cls"),
+        (
+            POOLING,
+            put(pooling_mode_cls_token=True),
+            "names mean, cls, where bertkit pools by exactly one of mean, cls",
+        ),
         (POOLING, put(pooling_mode=["mean", "lasttoken"]), "names mean, lasttoken, where"),
         (POOLING, put(pooling_mode_lasttoken=True), "names mean, pooling_mode_lasttoken, where"),
         (POOLING, lambda c: {"embedding_dimension": 16}, "names no way of pooling, where"),
@@ -174,8 +184,14 @@ def put(**values):
         (DENSE, put(activation_function="os.system"), "no dense layer with system"),
         (DENSE, put(use_residual=True), "a residual"),
         (DENSE, put(module_input_name="token_embeddings"), "not over the pooled vector"),
-        *((DENSE, put(out_features=size), "out_features is") for size in (10**12, 0, -1, "5", None, True, 1e300)),
-        *((LENGTH, put(max_seq_length=length), "max_seq_length is") for length in (-1, 0, 3, "long", True, 9.5)),
+        *(
+            (DENSE, put(out_features=size), "out_features is")
+            for size in (10**12, 0, -1, "5", None, True, 1e300)
+        ),
+        *(
+            (LENGTH, put(max_seq_length=length), "max_seq_length is")
+            for length in (-1, 0, 3, "long", True, 9.5)
+        ),
         (PROMPTS, lambda c: ["x"], "is not a JSON object"),
         (PROMPTS, put(prompts=["query: "]), "its `prompts` do not map names to texts"),
         (PROMPTS, put(prompts={"query": 5}), "its `prompts` do not map names to texts"),
@@ -190,7 +206,9 @@ def put(**values):
     ],
 )
 def test_odd_modules_are_refused(file, edit, said, tiny_encoder, tmp_path):
-    small.raises(ModelError, said, load, foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity")
+    small.raises(
+        ModelError, said, load, foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity"
+    )
 
 
 def test_case_that_only_a_module_folds_is_refused(tiny_encoder, tmp_path):
@@ -200,16 +218,22 @@ def test_case_that_only_a_module_folds_is_refused(tiny_encoder, tmp_path):
     tokenizer["normalizer"]["lowercase"] = False
     write_json(folder / "tokenizer.json", tokenizer)
     write_json(folder / "tokenizer_config.json", config | {"do_lower_case": False})
-    small.raises(ModelError, "lower-cased for a case-sensitive tokenizer", load, folder, task="sentence-similarity")
+    small.raises(
+        ModelError, "lower-cased for a case-sensitive tokenizer", load, folder, task="sentence-similarity"
+    )
 
 
 def test_prompts_of_queries_are_read(tiny_encoder, tmp_path):
-    folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(prompts={"query": "one ", "x": ""}, default_prompt_name="x"))
+    folder = foreign(
+        tiny_encoder, tmp_path, PROMPTS, put(prompts={"query": "one ", "x": ""}, default_prompt_name="x")
+    )
     predictor = load(folder, task="sentence-similarity", precision="fp32")
     np.testing.assert_array_equal(predictor.encode(["a cat"], "query"), predictor.encode(["one a cat"]))
 
 
-@pytest.mark.parametrize(("size", "task"), [(3, "sentence-similarity"), (99, "sentence-similarity"), (3, "retrieval")])
+@pytest.mark.parametrize(
+    ("size", "task"), [(3, "sentence-similarity"), (99, "sentence-similarity"), (3, "retrieval")]
+)
 def test_vectors_are_cut_as_in_sentence_transformers(size, task, tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(truncate_dim=size))
     model = load(folder, task=task, precision="fp32")
@@ -250,7 +274,9 @@ def test_each_size_is_scored_and_the_largest_saved(identifier, tiny_encoder, tmp
     monkeypatch.setattr(VectorTask, "chunk_size", 3)  # so that vectors are predicted in several parts
     seen = []
     run_features = Runner.__call__
-    monkeypatch.setattr(Runner, "__call__", lambda self, rows: seen.append(len(rows)) or run_features(self, rows))
+    monkeypatch.setattr(
+        Runner, "__call__", lambda self, rows: seen.append(len(rows)) or run_features(self, rows)
+    )
     answers, scores = score(predictor, case.rows())
     assert len(seen) > 2
     once = seen
@@ -271,7 +297,9 @@ def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(similarity_fn_name="dot"))
     theirs = SentenceTransformer(str(folder), device="cpu")
     a, b = theirs.encode(TEXTS[:2])
-    score = load(folder, task="sentence-similarity", precision="fp32")(text_a=TEXTS[0], text_b=TEXTS[1])["score"]
+    score = load(folder, task="sentence-similarity", precision="fp32")(text_a=TEXTS[0], text_b=TEXTS[1])[
+        "score"
+    ]
     assert score == pytest.approx(float(theirs.similarity(a, b)), abs=1e-5)
     (folder / MODULES).write_text(json.dumps(read_json(folder / MODULES)[:3]))  # without Normalize
     small.raises(
@@ -292,7 +320,9 @@ def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_r
         Case("x", {**more, "score_range": [7, 7]}, case.columns).task,
         tiny_encoder,
     )
-    Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)  # distances, not similarities
+    Case("x", {**more, "score_range": [100, -100]}, case.columns).task(
+        tiny_encoder
+    )  # distances, not similarities
     small.raises(
         UserError,
         r"task\.dims: 1000, where vectors have \d+ numbers",
@@ -301,7 +331,9 @@ def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_r
     )
 
 
-scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0])), min_size=1, max_size=12)
+scored = st.lists(
+    st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0])), min_size=1, max_size=12
+)
 
 
 @given(scored)
@@ -328,7 +360,11 @@ def test_ranks_and_their_scores():
     assert similarity.places(table, np.arange(3)) == [2, 3, 2]
     rows = Dataset.from_dict({"anchor": ["a", "b", "c"], "positive": ["same", "same", "other"]})
     sides = [np.eye(3)[[0, 0, 1]], np.eye(3)[[0, 0, 2]]]
-    assert [answer["rank"] for answer in similarity.by_cosine(sides, rows, [], None)] == [1, 1, 2]  # a text ties once
+    assert [answer["rank"] for answer in similarity.by_cosine(sides, rows, [], None)] == [
+        1,
+        1,
+        2,
+    ]  # a text ties once
     scores = similarity.ranked([2, 1, 2], [True, False, True]).scores
     assert scores == pytest.approx({"mrr": 2 / 3, "accuracy_at_1": 1 / 3, "triplet_accuracy": 2 / 3})
 
@@ -368,7 +404,8 @@ def test_indices_of_labels_that_the_recipe_names(tiny_encoder, tmp_path):
     """From train to evaluate."""
     pairs = zip(TEXTS * 2, TEXTS[3:] * 4, strict=False)
     file = small.write_rows(
-        tmp_path / "rows.jsonl", [{"text_a": a, "text_b": b, "label": i % 2} for i, (a, b) in enumerate(pairs)]
+        tmp_path / "rows.jsonl",
+        [{"text_a": a, "text_b": b, "label": i % 2} for i, (a, b) in enumerate(pairs)],
     )
     recipe = {
         "task": {"name": "sentence-similarity", "labels": ["differ", "agree"]},

@@ -1,4 +1,6 @@
-"""The HTTP server: its answers are those of predictor and store, whoever else asks; nothing that comes in stops it."""
+"""The HTTP server: its answers are those of predictor and store, whoever else asks; nothing that comes in
+stops it.
+"""
 
 import gzip
 import json
@@ -25,9 +27,10 @@ from bertkit.inference.predictor import load
 from bertkit.retrieval.commands import index, searcher
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import dual_encoder
+from bertkit.serving.app import model_app
 from bertkit.serving.limits import Limits
 from bertkit.serving.schemas import RowReader
-from bertkit.serving.service import MAX_SEARCHES
+from bertkit.serving.service import MAX_SEARCHES, Service
 
 
 @pytest.fixture
@@ -42,7 +45,8 @@ def served(name):
     return pytest.mark.parametrize("client", [name], indirect=True)
 
 
-# --- answers -----------------------------------------------------------------------------------------------------
+# --- answers
+# -----------------------------------------------------------------------------------------------------
 
 
 @every([*KEPT.values()])
@@ -52,7 +56,9 @@ def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case, tiny_
     with TestClient(make_app(predictor, "small", Limits())) as client:
         found = said(client, "/predict", rows=rows)
         schemas = client.get("/openapi.json").json()
-        example = schemas["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["example"]
+        example = schemas["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"][
+            "example"
+        ]
         assert len(said(client, "/predict", **example)["answers"]) == 1
     alike(found["answers"], predictor(rows))
     assert next(iter(schemas["paths"])) == "/predict"
@@ -72,11 +78,17 @@ def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case, tiny_
 def test_texts_and_columns_by_the_recipes_names_and_by_their_own(tiny_encoder):
     predictor = predictor_of(KEPT["single-label"], tiny_encoder, text="sentence")
     with TestClient(make_app(predictor, "small", Limits())) as client:
-        for rows in (TEXTS, [{"sentence": text, "text": "no"} for text in TEXTS], [{"text": text} for text in TEXTS]):
+        for rows in (
+            TEXTS,
+            [{"sentence": text, "text": "no"} for text in TEXTS],
+            [{"text": text} for text in TEXTS],
+        ):
             alike(said(client, "/predict", rows=rows)["answers"], predictor(TEXTS))
 
 
-@pytest.mark.parametrize("mapped", [{"text_a": "text_b", "text_b": "text_a"}, {"text_a": "text_b", "text_b": "more"}])
+@pytest.mark.parametrize(
+    "mapped", [{"text_a": "text_b", "text_b": "text_a"}, {"text_a": "text_b", "text_b": "more"}]
+)
 def test_columns_that_bear_the_names_of_others_are_mapped_once(mapped, tiny_encoder):
     predictor = predictor_of(KEPT["pair"], tiny_encoder, **mapped)
     torch.nn.init.normal_(predictor.model.classifier.weight)  # so that the order of the texts shows
@@ -93,7 +105,10 @@ def test_rows_whose_answers_depend_on_each_other_share_no_call(name, tiny_encode
     predictor = predictor_of(KEPT[name], tiny_encoder)
     rows = rows_of(KEPT[name], predictor)
     if "positive" in rows[0]:  # of other anchors, so that some are not the nearest
-        rows = [row | {"positive": other["positive"]} for row, other in zip(rows, rows[3:] + rows[:3], strict=True)]
+        rows = [
+            row | {"positive": other["positive"]}
+            for row, other in zip(rows, rows[3:] + rows[:3], strict=True)
+        ]
     together = predictor(rows)
     apart = [*predictor(rows[:3]), *predictor(rows[3:])]
     with pytest.raises(AssertionError):  # so that it matters
@@ -112,7 +127,8 @@ def test_rows_that_stand_alone_share_calls(name, tiny_encoder):
         assert reader.key([{"text": "a cat"}]) != reader.key([{"tokens": ["a", "cat"]}])
 
 
-# --- text-embeddings-inference -----------------------------------------------------------------------------------
+# --- text-embeddings-inference
+# -----------------------------------------------------------------------------------
 
 
 @served("retrieval")
@@ -130,7 +146,9 @@ def test_embed(client, tiny_encoder):
 def test_rerank(client, tiny_encoder, request):
     name = request.node.callspec.params["client"]
     predictor = predictor_of(KEPT[name], tiny_encoder)
-    own = [answer["score"] for answer in predictor([{"query": "one cat", "document": text} for text in TEXTS])]
+    own = [
+        answer["score"] for answer in predictor([{"query": "one cat", "document": text} for text in TEXTS])
+    ]
     logits = np.log(own) - np.log1p(-np.array(own)) if name == "ranking-binary" else np.array(own)
     order = np.argsort(-logits).tolist()
     found = said(client, "/rerank", query="one cat", texts=TEXTS)
@@ -148,7 +166,9 @@ def test_predict_with_inputs(client, tiny_encoder, request):
     expected = []
     for answer in predictor(TEXTS):
         scores = answer.get("scores", {"score": answer.get("score")})
-        expected.append([{"label": n, "score": s} for n, s in sorted(scores.items(), key=lambda pair: -pair[1])])
+        expected.append(
+            [{"label": n, "score": s} for n, s in sorted(scores.items(), key=lambda pair: -pair[1])]
+        )
     alike(said(client, "/predict", inputs=[[text] for text in TEXTS]), expected)
     alike(said(client, "/predict", inputs=TEXTS[0]), expected[0])
     alike(said(client, "/predict", inputs=[TEXTS[0]]), expected[0])
@@ -199,12 +219,17 @@ def test_tokenize(client, tiny_encoder):
     assert "".join(token["text"] for token in middle) == text.replace(" ", "")
     assert said(client, "/tokenize", inputs=text, add_special_tokens=False) == [middle]
     schemas = client.get("/openapi.json").json()
-    promised = schemas["paths"]["/tokenize"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    promised = schemas["paths"]["/tokenize"]["post"]["responses"]["200"]["content"]["application/json"][
+        "schema"
+    ]
     jsonschema.validate(found, {"components": schemas["components"]} | promised)
     assert "empty" in said(client, "/tokenize", status=400, inputs=[])["error"]
     assert "257 items" in said(client, "/tokenize", status=413, inputs=["a"] * 257)["error"]
     assert "item 1" in said(client, "/tokenize", status=413, inputs="a b " * 20_000)["error"]
-    assert "unknown field prompt_name" in said(client, "/tokenize", status=422, inputs="a", prompt_name="q")["error"]
+    assert (
+        "unknown field prompt_name"
+        in said(client, "/tokenize", status=422, inputs="a", prompt_name="q")["error"]
+    )
 
 
 @served("single-label")
@@ -215,7 +240,8 @@ def test_paths_that_the_task_has_not(client):
         assert path not in client.get("/openapi.json").json()["paths"]
 
 
-# --- what is not answered ----------------------------------------------------------------------------------------
+# --- what is not answered
+# ----------------------------------------------------------------------------------------
 
 BAD = [
     ("", 422, "the body"),
@@ -236,25 +262,51 @@ BAD = [
     ('{"rows": [{"\\ud800": "a"}]}', 422, "no text in this row"),
     ("[" * 100_000, 400, "nested too deeply"),
     ('{"rows": [' + "9" * 5000 + "]}", 400, "a number of the body has too many digits"),
-    ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(1000)) + "}", 413, "the body has 1001 keys; 1000 are"),
+    (
+        '{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(1000)) + "}",
+        413,
+        "the body has 1001 keys; 1000 are",
+    ),
     ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(999)) + "}", 422, "unknown field k0"),
     ('{"rows": [{"text": ' + "[" * 100 + '"a"' + "]" * 100 + "}]}", 422, "row 1: `text` holds"),
     ('{"inputs": [' + ",".join(['["a", "b"]'] * 257) + "]}", 413, "`inputs` has 257 items; 256 are allowed"),
-    ('{"rows": [{"text": [' + ",".join(["1"] * 16_385) + "]}]}", 413, "`rows[0].text` has 16385 items; 16384 are"),
+    (
+        '{"rows": [{"text": [' + ",".join(["1"] * 16_385) + "]}]}",
+        413,
+        "`rows[0].text` has 16385 items; 16384 are",
+    ),
     ('{"rows": [' + ",".join(['"a"'] * 257) + "]}", 413, "257 items; 256 are allowed"),
-    ('{"rows": ["a", "' + "a b " * 16_384 + '"]}', 413, "`rows`, item 2: about 16,385 tokens; 16,384 are allowed"),
+    (
+        '{"rows": ["a", "' + "a b " * 16_384 + '"]}',
+        413,
+        "`rows`, item 2: about 16,385 tokens; 16,384 are allowed",
+    ),
     ('{"rows": ["' + "a" * 2_000_000 + '"]}', 413, "larger than 2,000,000 bytes"),
     ('{"row": ["a"]}', 422, "`rows` is missing\nunknown field row; did you mean 'rows'?"),
     (b'{"rows": ["\xe9"]}', 400, "not JSON: it is not text in UTF-8"),
     (gzip.compress(b'{"rows": ["a"]}'), 400, "compressed"),
-    ((b"a" * 100_000 for _ in range(100)), 413, "larger than 2,000,000 bytes"),  # of unknown length, while it is read
+    (
+        (b"a" * 100_000 for _ in range(100)),
+        413,
+        "larger than 2,000,000 bytes",
+    ),  # of unknown length, while it is read
 ]
 KEYS = [
     ("ranking-binary", "/predict", {}, "`rows` is missing"),
-    ("ranking-binary", "/rerank", {"texts": ["a", 5]}, "`query` is missing\ntexts[1]: Input should be a valid string"),
+    (
+        "ranking-binary",
+        "/rerank",
+        {"texts": ["a", 5]},
+        "`query` is missing\ntexts[1]: Input should be a valid string",
+    ),
     ("qa", "/", {"inputs": {"context": "a"}}, "`inputs.question` is missing"),
     ("retrieval", "/", {}, "`inputs` is missing"),
-    ("retrieval", "/", {"inputs": "a", "normalise": True}, "unknown field normalise; did you mean 'normalize'?"),
+    (
+        "retrieval",
+        "/",
+        {"inputs": "a", "normalise": True},
+        "unknown field normalise; did you mean 'normalize'?",
+    ),
     (
         "qa",
         "/",
@@ -287,7 +339,8 @@ SURROGATES = [
 EMPTY = [  # and which item of the request is empty
     *(("retrieval", path, {"inputs": inputs}, item)
       for path in ("/", "/embed", "/tokenize") for inputs, item in (("", 1), (["a", ""], 2))),
-    ("retrieval", "/embed", {"inputs": ["", "a"], "prompt_name": "query"}, 1),  # which is no reason to answer it
+    # which is no reason to answer it
+    ("retrieval", "/embed", {"inputs": ["", "a"], "prompt_name": "query"}, 1),
     ("retrieval", "/v1/embeddings", {"input": ["a", ""]}, 2),
     ("single-label", "/", {"inputs": ""}, 1),
     ("single-label", "/predict", {"inputs": [["a"], [""]]}, 2),
@@ -317,9 +370,11 @@ def test_bad_bodies(classifier, subtests):
 
 
 def test_odd_bodies_on_every_path(tiny_encoder, subtests):
-    """Keys are named as the client writes them, a list has one error, half a pair is the replacement character.
+    """Keys are named as the client writes them, a list has one error, half a pair is the replacement
+    character.
 
-    Where no answer can say so, an empty text is refused as by text-embeddings-inference; one of whitespace is none.
+    Where no answer can say so, an empty text is refused as by text-embeddings-inference; one of whitespace is
+    none.
     """
     for name in sorted({case for case, *_ in (*KEYS, *LISTS, *SURROGATES, *EMPTY)}):
         with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
@@ -340,7 +395,9 @@ def test_odd_bodies_on_every_path(tiny_encoder, subtests):
             for _, path, text in (each for each in SURROGATES if each[0] == name):
                 with subtests.test(path, text=text):
                     response = client.post(path, content=text, headers=JSON)
-                    plain = client.post(path, content=text.replace("\\ud800", "\ufffd").encode(), headers=JSON)
+                    plain = client.post(
+                        path, content=text.replace("\\ud800", "\ufffd").encode(), headers=JSON
+                    )
                     assert response.status_code == 200, response.text
                     assert response.json() == plain.json()
 
@@ -348,12 +405,22 @@ def test_odd_bodies_on_every_path(tiny_encoder, subtests):
 def test_rows_are_counted_before_they_are_read(classifier, monkeypatch):
     """Reading half a million of them would keep the event loop from everyone else for seconds."""
     assert len(said(classifier, "/predict", rows=["a"] * 256)["answers"]) == 256
-    monkeypatch.setattr("fastapi.routing.solve_dependencies", lambda **_: pytest.fail("the body was validated"))
-    assert said(classifier, "/predict", status=413, rows=[5] * 257)["error"] == "`rows` has 257 items; 256 are allowed"
-    assert "`inputs` has 257 items" in said(classifier, "/predict", status=413, inputs=[["a", "b"]] * 257)["error"]
+    monkeypatch.setattr(
+        "fastapi.routing.solve_dependencies", lambda **_: pytest.fail("the body was validated")
+    )
+    assert (
+        said(classifier, "/predict", status=413, rows=[5] * 257)["error"]
+        == "`rows` has 257 items; 256 are allowed"
+    )
+    assert (
+        "`inputs` has 257 items"
+        in said(classifier, "/predict", status=413, inputs=[["a", "b"]] * 257)["error"]
+    )
     assert (
         "1001 keys"
-        in said(classifier, "/tokenize", status=413, inputs="a", **dict.fromkeys(map(str, range(1000))))["error"]
+        in said(classifier, "/tokenize", status=413, inputs="a", **dict.fromkeys(map(str, range(1000))))[
+            "error"
+        ]
     )
 
 
@@ -379,7 +446,9 @@ def test_a_body_that_is_not_utf8_shifts_no_offsets(client):
 
 
 def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder):
-    case = Case("", {"name": "text-classification", "overflow": "error"}, KEPT["single-label"].columns, max_length=8)
+    case = Case(
+        "", {"name": "text-classification", "overflow": "error"}, KEPT["single-label"].columns, max_length=8
+    )
     predictor = predictor_of(case, tiny_encoder)
     with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=41))) as client:
         error = said(client, "/predict", status=422, rows=["yes", "no", "the cat " * 20, "no"])["error"]
@@ -392,7 +461,11 @@ def test_own_pages_and_none_elsewhere(classifier, tiny_encoder):
     assert about["model_type"] == {
         "classifier": {"id2label": {"0": "bad", "1": "good"}, "label2id": {"bad": 0, "good": 1}}
     }
-    assert (about["max_input_length"], about["payload_limit"], about["task"]) == (32, 2_000_000, "text-classification")
+    assert (about["max_input_length"], about["payload_limit"], about["task"]) == (
+        32,
+        2_000_000,
+        "text-classification",
+    )
     page = classifier.get("/docs").text
     assert (
         """curl URL/predict -H 'Content-Type: application/json' \\\n    -d '{"rows": [{"text": "your text"}]}'"""
@@ -405,8 +478,14 @@ def test_own_pages_and_none_elsewhere(classifier, tiny_encoder):
     assert 'bertkit_requests_total{path="/health",status="200"}' in metrics
     classifier.get("/nobody/knows/this")
     assert "nobody" not in classifier.get("/metrics").text
-    moved = classifier.post("/predict/", json={"rows": ["a"]}, headers={"Host": "evil"}, follow_redirects=False)
-    assert (moved.status_code, moved.json()["error"], "location" in moved.headers) == (404, "Not Found", False)
+    moved = classifier.post(
+        "/predict/", json={"rows": ["a"]}, headers={"Host": "evil"}, follow_redirects=False
+    )
+    assert (moved.status_code, moved.json()["error"], "location" in moved.headers) == (
+        404,
+        "Not Found",
+        False,
+    )
     stopped = TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits()))
     assert stopped.get("/health").status_code == 503  # not entered: nothing was started
 
@@ -419,7 +498,10 @@ def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder, caplog):
         predictor("好")
     assert not isinstance(panic.value, Exception)
     with TestClient(make_app(predictor, "small", Limits())) as client:
-        assert "see the server's log" in said(client, "/predict", status=500, rows=["yes", f"好 {SECRET}"])["error"]
+        assert (
+            "see the server's log"
+            in said(client, "/predict", status=500, rows=["yes", f"好 {SECRET}"])["error"]
+        )
         alike(said(client, "/predict", rows=["yes"])["answers"], predictor(["yes"]))
         assert client.get("/health").status_code == 200
     assert "PanicException" in caplog.text
@@ -482,10 +564,17 @@ def own_client(predictor, own):
 
 def test_the_documents_of_the_command(searching, room):
     conditions = {"year": "year>2020", "tags": "tags=red"}
-    for options in ({}, {"top_k": 2}, {"filter": {"year": {"gt": 2020}}}, {"filter": {"tags": "red"}, "hybrid": True}):
+    for options in (
+        {},
+        {"top_k": 2},
+        {"filter": {"year": {"gt": 2020}}},
+        {"filter": {"tags": "red"}, "hybrid": True},
+    ):
         theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
         expected = [list(map(asdict, hits)) for hits in searcher(str(room / "store"), **theirs)(QUERIES)]
-        assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)  # so that swapped answers would be seen
+        assert len({json.dumps(hits) for hits in expected}) == len(
+            QUERIES
+        )  # so that swapped answers would be seen
         alike(said(searching, "/search", query=QUERIES[0], **options), {"hits": expected[0]})
         alike(said(searching, "/search", queries=QUERIES, **options), {"hits": expected})
 
@@ -496,7 +585,9 @@ def test_the_schema_that_is_promised(searching):
     components = {"components": document["components"]}
     answered = components | operation["responses"]["200"]["content"]["application/json"]["schema"]
     for body in ({"query": "the cat"}, {"queries": QUERIES}):
-        jsonschema.validate(body, components | operation["requestBody"]["content"]["application/json"]["schema"])
+        jsonschema.validate(
+            body, components | operation["requestBody"]["content"]["application/json"]["schema"]
+        )
         found = said(searching, "/search", **body)
         jsonschema.validate(found, answered)
     found["hits"][0][0]["neither"] = 1
@@ -580,19 +671,22 @@ def test_late_searches_stop_no_other_answer(room, predictor, monkeypatch):
         return []
 
     monkeypatch.setattr("bertkit.retrieval.search.search", slow)
-    app = make_app(predictor, "small", Limits(timeout=1), store=Store.open(room / "store"))
-    with TestClient(app) as searching:
+    service = Service(predictor, "small", Limits(), Store.open(room / "store"))
+    with TestClient(model_app(service, None)) as searching:
+        service.limits = Limits(timeout=0.5)  # of searches; the model has its time
         for _ in range(MAX_SEARCHES):
             late = said(searching, "/search", status=504, query="the cat")
             assert late["error"] == "the search did not end in time"
         assert all(busy.acquire(timeout=60) for _ in range(MAX_SEARCHES))
-        assert said(searching, "/search", status=504, query="the cat")["error"] == "the search did not end in time"
+        assert (
+            said(searching, "/search", status=504, query="the cat")["error"]
+            == "the search did not end in time"
+        )
         assert not busy.acquire(blocking=False)
         assert said(searching, "/predict", rows=[{"text": "the cat"}])["answers"]
         assert searching.get("/health").status_code == 200
         may.set()
-        while searching.post("/search", json={"query": "the cat"}).status_code == 504:
-            pass
+        service.limits = Limits()
         assert said(searching, "/search", query="the cat") == {"hits": []}
 
 
@@ -609,7 +703,9 @@ def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, mon
     shutil.copytree(tiny_encoder, model / "model")
     index(str(model), store, write(tmp_path / "documents.jsonl", DOCUMENTS))
     served = []
-    monkeypatch.setattr("bertkit.serving.server.run", lambda predictor, *_, **__: served.append(predictor.task.name))
+    monkeypatch.setattr(
+        "bertkit.serving.server.run", lambda predictor, *_, **__: served.append(predictor.task.name)
+    )
     assert main(["serve", str(model), "--store", store]) == 0
     assert main(["serve", str(model), "--store", store, "--task", "retrieval"]) == 0
     assert served == ["sentence-similarity", "retrieval"]
@@ -618,7 +714,10 @@ def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, mon
 
 def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_path, capsys):
     other = retriever(tiny_encoder, tmp_path / "other", prefix="no ")
-    for where, message in ((f"{room}/store", "is another model"), (str(tmp_path), "is not a store of bertkit")):
+    for where, message in (
+        (f"{room}/store", "is another model"),
+        (str(tmp_path), "is not a store of bertkit"),
+    ):
         assert message in small.refused(capsys, "serve", other, "--store", where, "--port", "0")
     assert f"error: {other}: this model was trained for retrieval, not text-ranking" in small.refused(
         capsys, "serve", other, "--store", f"{room}/store", "--task", "text-ranking"

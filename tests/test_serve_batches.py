@@ -65,7 +65,13 @@ def test_what_waits_goes_together_up_to_the_budget():
 
 def test_rows_that_may_not_be_mixed_are_not_and_nobody_is_passed_over():
     async def work(batcher, model):
-        jobs = [([row(0)], "a"), ([row(1), row(2)], None), ([row(3)], "b"), ([row(4)], "a"), ([row(5, 99)], "b")]
+        jobs = [
+            ([row(0)], "a"),
+            ([row(1), row(2)], None),
+            ([row(3)], "b"),
+            ([row(4)], "a"),
+            ([row(5, 99)], "b"),
+        ]
         assert await waiting(batcher, model, *jobs) == [[{"n": r["n"]} for r in rows] for rows, _ in jobs]
 
     assert batched(work, max_batch_tokens=20).calls == [[-1], [0, 4], [1, 2], [3], [5]]
@@ -164,7 +170,9 @@ def test_on_exit_what_was_taken_in_is_finished():
 @given(
     st.lists(
         st.tuples(
-            st.lists(st.integers(1, 9), min_size=1, max_size=6), st.sampled_from(["a", "b", None]), st.booleans()
+            st.lists(st.integers(1, 9), min_size=1, max_size=6),
+            st.sampled_from(["a", "b", None]),
+            st.booleans(),
         ),
         max_size=12,
     ),

@@ -50,7 +50,8 @@ def refused(part, call, *arguments, **parameters):
     assert part in error.value.response.json()["error"]
 
 
-# --- huggingface_hub's InferenceClient ---------------------------------------------------------------------------
+# --- huggingface_hub's InferenceClient
+# ---------------------------------------------------------------------------
 
 
 @cases("single-label", "multi-label", "regression")
@@ -61,7 +62,10 @@ def test_text_classification(served):
     scores = answer.get("scores", {"score": answer["score"]} if "score" in answer else {})
     expected = [{"label": n, "score": s} for n, s in sorted(scores.items(), key=lambda pair: -pair[1])]
     alike([dict(each) for each in client.text_classification(TEXTS[0])], expected)
-    alike([dict(each) for each in InferenceClient(base_url=url).text_classification(TEXTS[0], top_k=1)], expected[:1])
+    alike(
+        [dict(each) for each in InferenceClient(base_url=url).text_classification(TEXTS[0], top_k=1)],
+        expected[:1],
+    )
     own = {"single-label": "softmax", "multi-label": "sigmoid"}.get(predictor.task.kind, "none")
     for function in ("softmax", "sigmoid", "none"):
         if function == own:
@@ -106,7 +110,9 @@ def test_labels_of_words(served):
     assert [(each.word, each.entity) for each in found] == [
         (each["word"], each["tag"]) for each in predictor({"text": TEXTS[0]})["words"]
     ]
-    refused("form no entities", InferenceClient(url).token_classification, TEXTS[0], aggregation_strategy="simple")
+    refused(
+        "form no entities", InferenceClient(url).token_classification, TEXTS[0], aggregation_strategy="simple"
+    )
 
 
 @cases("qa", "qa-windows-or-none")
@@ -173,7 +179,10 @@ def test_generated_texts(served):
         assert said(own, "/", inputs=TEXTS[0])[0]["generated_text"] == predictor(TEXTS[0])["generated_text"]
     refused("unknown field parameters.src_lang", client.translation, TEXTS[0], src_lang="en", tgt_lang="de")
     refused(
-        "unknown field parameters.generate_parameters", client.summarization, TEXTS[0], generate_parameters={"top_k": 3}
+        "unknown field parameters.generate_parameters",
+        client.summarization,
+        TEXTS[0],
+        generate_parameters={"top_k": 3},
     )
 
 
@@ -199,7 +208,8 @@ def test_health_and_info_of_any_model(served):
     assert client.get_endpoint_info()["model_id"] == "org/small"
 
 
-# --- the OpenAI client -------------------------------------------------------------------------------------------
+# --- the OpenAI client
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -227,7 +237,9 @@ def test_openai_embeddings(served, openai_client):
     assert_allclose(InferenceClient(url).feature_extraction(TEXTS, dimensions=4), first, atol=1e-5)
     for part, wrong in (("dimensions: 7; the model's vectors have 6", 7), ("greater than or equal to 1", 0)):
         small.raises(openai.UnprocessableEntityError, part, create, model="-", input=TEXTS, dimensions=wrong)
-    small.raises(openai.APIStatusError, "larger than 2,000,000 bytes", create, model="-", input="a" * 2_000_000)
+    small.raises(
+        openai.APIStatusError, "larger than 2,000,000 bytes", create, model="-", input="a" * 2_000_000
+    )
 
 
 @cases("ner-crf")
@@ -244,7 +256,10 @@ def test_openai_models(openai_client):
 
 REQUESTS = {
     "single-label": [{"inputs": "a"}, {"inputs": "a", "parameters": {}}, {"inputs": [["a"], ["b"]]}],
-    "ner-softmax": [{"inputs": TEXTS[5]}, {"inputs": TEXTS[5], "parameters": {"aggregation_strategy": "none"}}],
+    "ner-softmax": [
+        {"inputs": TEXTS[5]},
+        {"inputs": TEXTS[5], "parameters": {"aggregation_strategy": "none"}},
+    ],
     "qa": [{"inputs": {"question": "a", "context": "the cat"}, "parameters": {"top_k": k}} for k in (1, 2)],
     "mlm": [{"inputs": "a [MASK]"}, {"inputs": "[MASK] [MASK]"}],
     "retrieval": [{"inputs": ["a", "b"]}, {"inputs": "a"}],
@@ -280,7 +295,8 @@ def test_errors_have_the_form_that_is_promised(path, tiny_encoder):
     assert "unknown field neither" in str(error)
 
 
-# --- keys and request ids ----------------------------------------------------------------------------------------
+# --- keys and request ids
+# ----------------------------------------------------------------------------------------
 
 KEY = "s3cret-key"
 
@@ -302,7 +318,9 @@ def test_clients_send_the_api_key(tiny_encoder, monkeypatch):
 
 
 def test_what_is_open_without_the_key(tiny_encoder):
-    with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(), KEY)) as client:
+    with TestClient(
+        make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(), KEY)
+    ) as client:
         for path in "/health /metrics /docs /openapi.json".split():
             page = client.get(path)
             assert page.status_code == 200
@@ -313,7 +331,15 @@ def test_what_is_open_without_the_key(tiny_encoder):
             response = client.request(method, path)
             assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
             assert KEY not in response.text
-        for wrong in (KEY, f"Basic {KEY}", f"Bearer {KEY}x", "Bearer ", "Bearer", f"Bearer  {KEY}", "Bearer é"):
+        for wrong in (
+            KEY,
+            f"Basic {KEY}",
+            f"Bearer {KEY}x",
+            "Bearer ",
+            "Bearer",
+            f"Bearer  {KEY}",
+            "Bearer é",
+        ):
             headers = {"Authorization": wrong.encode("latin-1")}
             assert client.post("/predict", json={"rows": ["a"]}, headers=headers).status_code == 401
         for right in (f"Bearer {KEY}", f"bearer {KEY}"):
@@ -364,7 +390,10 @@ def test_request_ids(tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())) as client:
         for path in ("/health", "/nowhere"):
             assert client.get(path, headers={"X-Request-ID": "mine-1"}).headers["X-Request-ID"] == "mine-1"
-        others = [client.get("/health", headers=h).headers["X-Request-ID"] for h in ({}, {"X-Request-ID": "a b"}, {})]
+        others = [
+            client.get("/health", headers=h).headers["X-Request-ID"]
+            for h in ({}, {"X-Request-ID": "a b"}, {})
+        ]
         others.append(client.get("/health", headers={"X-Request-ID": "a" * 129}).headers["X-Request-ID"])
     assert len(set(others)) == 4
     assert all(re.fullmatch("[0-9a-f]{32}", each) for each in others)

@@ -32,7 +32,8 @@ from bertkit.serving.middleware import LimitsMiddleware
 from bertkit.serving.prometheus import Metrics
 from bertkit.serving.server import listen, make_server, name_for_clients, run
 
-# --- the whole application, with a model that waits ------------------------------------------------------------------
+# --- the whole application, with a model that waits
+# ------------------------------------------------------------------
 
 
 async def settled():
@@ -57,7 +58,12 @@ def stand_in(predictor, model):
 
 
 SCOPE = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict", "raw_path": b"/predict"}
-SCOPE |= {"headers": [(b"content-type", b"application/json")], "query_string": b"", "root_path": "", "scheme": "http"}
+SCOPE |= {
+    "headers": [(b"content-type", b"application/json")],
+    "query_string": b"",
+    "root_path": "",
+    "scheme": "http",
+}
 SCOPE |= {"client": None, "server": None, "state": {}, "asgi": {"version": "3.0"}}
 
 
@@ -82,7 +88,9 @@ async def post(app, text, leaves=None):
 def test_a_full_house_and_clients_that_go_away(tiny_encoder):
     model = Model()
     app = make_app(
-        stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
+        stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model),
+        "small",
+        Limits(max_concurrent_requests=3),
     )
 
     async def run():
@@ -116,7 +124,9 @@ def test_the_limit_on_reading_a_body_ends_with_the_body():
         received.append(await receive())
 
     async def run():
-        messages = iter([{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}])
+        messages = iter(
+            [{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}]
+        )
 
         async def receive():
             if received:
@@ -133,7 +143,8 @@ def test_the_limit_on_reading_a_body_ends_with_the_body():
     assert [message["type"] for message in received] == ["http.request", "http.disconnect"]
 
 
-# --- a real server ---------------------------------------------------------------------------------------------------
+# --- a real server
+# ---------------------------------------------------------------------------------------------------
 
 HEADERS = {"Content-Type": "application/json"}
 
@@ -282,7 +293,9 @@ def address(tiny_encoder, request):
     """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""
     limits = Limits(timeout=request.param)
     server = make_server(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", limits), limits)
-    server.config.timeout_keep_alive = 3600  # uvicorn's own, which would end an idle connection after 5 seconds
+    server.config.timeout_keep_alive = (
+        3600  # uvicorn's own, which would end an idle connection after 5 seconds
+    )
     with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -292,7 +305,9 @@ def address(tiny_encoder, request):
 
 
 def sent(connection, *lines):
-    """The status line and headers of the response to these lines; "" where the connection ends without one."""
+    """The status line and headers of the response to these lines; "" where the connection ends
+    without one.
+    """
     connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
     received = b""
     while b"\r\n\r\n" not in received and (part := connection.recv(4096)):
@@ -315,7 +330,13 @@ HEALTH = ("GET /health HTTP/1.1", "Host: here", "")
 @pytest.mark.parametrize("address", [0.2], indirect=True)
 def test_a_slow_body_has_its_own_timeout(address):
     with socket.create_connection(address, timeout=20) as connection:
-        lines = ("POST /predict HTTP/1.1", "Host: here", "Content-Type: application/json", "Content-Length: 9", "")
+        lines = (
+            "POST /predict HTTP/1.1",
+            "Host: here",
+            "Content-Type: application/json",
+            "Content-Length: 9",
+            "",
+        )
         assert sent(connection, *lines).startswith("http/1.1 408")
         assert ended(connection)  # else a client that never sends the rest would hold it
 
@@ -324,7 +345,13 @@ def test_a_slow_body_has_its_own_timeout(address):
 @pytest.mark.parametrize("method", ["GET /health", "POST /predict"])
 def test_a_body_of_two_lengths_ends_the_connection(address, method):
     """What follows it could be a request that a proxy before this server took for the body."""
-    both = ("Host: here", "Content-Type: application/json", "Content-Length: 5", "Transfer-Encoding: chunked", "")
+    both = (
+        "Host: here",
+        "Content-Type: application/json",
+        "Content-Length: 5",
+        "Transfer-Encoding: chunked",
+        "",
+    )
     with socket.create_connection(address, timeout=20) as connection:
         found = sent(connection, f"{method} HTTP/1.1", *both, "0", "", *HEALTH)
         assert found.startswith("http/1.1 400")

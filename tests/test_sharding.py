@@ -1,4 +1,6 @@
-"""Several processes train and evaluate as one does: the same answers, in the same order; and they fail together."""
+"""Several processes train and evaluate as one does: the same answers, in the same order; and they fail
+together.
+"""
 
 import json
 import os
@@ -49,7 +51,9 @@ def said(folder, what):
 
 @pytest.mark.parametrize("case", [case.id for case in [*CASES, *DRAWN]])
 def test_three_processes_have_the_answers_of_one(case, done):
-    """A chunk of 3 rows has 2 batches, fewer than processes; the last chunk is smaller; some have no features."""
+    """A chunk of 3 rows has 2 batches, fewer than processes; the last chunk is smaller; some have no
+    features.
+    """
     assert codes(done / "fp32, 3") == [0, 0, 0], said(done / "fp32, 3", "0.err")
     one = said(done / "fp32, 1/written", f"{case}.0.jsonl")
     assert one.count("\n") == (12 if case in sharded.EMPTY else 8)
@@ -106,7 +110,10 @@ def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model
     names += [f"checkpoints/seed-42/checkpoint-4/{name}" for name in last]
     for name in names:
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
-    steps = [[json.loads(line)["step"] for line in said(run, "metrics.jsonl").splitlines()] for run in (whole, parts)]
+    steps = [
+        [json.loads(line)["step"] for line in said(run, "metrics.jsonl").splitlines()]
+        for run in (whole, parts)
+    ]
     assert steps[0] == steps[1]
 
 
@@ -132,7 +139,9 @@ def test_what_the_environment_says_of_processes(monkeypatch, capfd):
     assert best_device() == torch.device("cuda", 1)
     monkeypatch.undo()
     monkeypatch.setenv("WORLD_SIZE", "two")
-    assert small.refused(capfd, "predict", "nowhere", "a").startswith("error: WORLD_SIZE: 'two' is not a whole number")
+    assert small.refused(capfd, "predict", "nowhere", "a").startswith(
+        "error: WORLD_SIZE: 'two' is not a whole number"
+    )
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "5")
     for command in (["predict", "nowhere", "a"], ["evaluate", "nowhere"]):
@@ -150,7 +159,9 @@ def test_each_process_runs_its_part(monkeypatch):
     """Of 7 batches, process 1 of 3 runs the second and the fifth."""
     monkeypatch.setattr(sharding.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
-    others = [save({f"{number}/x": np.full(1, 10 * number) for number in part}) for part in ((0, 3, 6), (2, 5))]
+    others = [
+        save({f"{number}/x": np.full(1, 10 * number) for number in part}) for part in ((0, 3, 6), (2, 5))
+    ]
     monkeypatch.setattr(sharding, "_exchange", lambda mine, batches: [others[0], mine, others[1]])
     ran = []
 
@@ -158,5 +169,7 @@ def test_each_process_runs_its_part(monkeypatch):
         ran.append(batch)
         return {"x": np.full(1, 10 * batch)}
 
-    assert [made["x"].tolist() for made in sharding.sharded_map(run, range(7))] == [[10 * n] for n in range(7)]
+    assert [made["x"].tolist() for made in sharding.sharded_map(run, range(7))] == [
+        [10 * n] for n in range(7)
+    ]
     assert ran == [1, 4]

@@ -1,4 +1,6 @@
-"""--shard: jobs that know nothing of each other write parts that are the whole output, one after the other."""
+"""--shard: jobs that know nothing of each other write parts that are the whole output, one after the
+other.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,10 @@ from bertkit.tasks import OURS
 from bertkit.training.seed import save
 
 # 11, in chunks of 3, of which some texts are repeated
-ROWS = [{"id": f"r{number}", "text": text} for number, text in enumerate([*TEXTS, TEXTS[0], "a dog ran", TEXTS[3]])]
+ROWS = [
+    {"id": f"r{number}", "text": text}
+    for number, text in enumerate([*TEXTS, TEXTS[0], "a dog ran", TEXTS[3]])
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,9 @@ def test_parts_are_contiguous_whole_chunks_and_even(chunk, count):
 
 @pytest.mark.parametrize(("case", "count"), [("single-label", 1), ("retrieval", 2), ("ner-document", 4)])
 def test_answers_of_parts_are_those_of_the_whole(case, count, models, tmp_path):
-    """Also for a task that ranks the documents of a chunk, and one that reads sentences with their neighbours."""
+    """Also for a task that ranks the documents of a chunk, and one that reads sentences with their
+    neighbours.
+    """
     texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
     texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else texts
     file = small.write_rows(tmp_path / "in.jsonl", texts)
@@ -108,7 +115,14 @@ def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_
 
 def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
     file = small.write_rows(tmp_path / "in.jsonl", [*ROWS[:10], {"id": "bad"}])
-    command = ["predict", str(models / "single-label"), "--input", str(file), "--output", str(tmp_path / "out.jsonl")]
+    command = [
+        "predict",
+        str(models / "single-label"),
+        "--input",
+        str(file),
+        "--output",
+        str(tmp_path / "out.jsonl"),
+    ]
     assert main([*command, "--shard", "1/2"]) == 0
     capsys.readouterr()
     (tmp_path / "out.jsonl").unlink()
@@ -133,7 +147,15 @@ def test_what_has_no_parts_is_refused(more, message, models, rows, capsys):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_under_torchrun_each_process_writes_its_part(rank, models, rows, tmp_path, monkeypatch):
     """As in `--shard $((RANK + 1))/$WORLD_SIZE`."""
-    words = ["predict", str(models / "single-label"), "--input", str(rows), "--shard", f"{rank + 1}/2", "--output"]
+    words = [
+        "predict",
+        str(models / "single-label"),
+        "--input",
+        str(rows),
+        "--shard",
+        f"{rank + 1}/2",
+        "--output",
+    ]
     assert main([*words, str(tmp_path / "alone.jsonl")]) == 0
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", str(rank))
@@ -150,5 +172,8 @@ def test_several_processes_without_a_part_are_refused(command, monkeypatch, caps
     }
     monkeypatch.setenv("WORLD_SIZE", "2")
     said = small.refused(capsys, command, "nowhere", *needed.get(command, []))
-    assert "WORLD_SIZE: each of 2 processes would do all of the work\n    Start one process, without torchrun" in said
+    assert (
+        "WORLD_SIZE: each of 2 processes would do all of the work\n    Start one process, without torchrun"
+        in said
+    )
     assert ("--shard $((RANK + 1))/$WORLD_SIZE" in said) == (command in ("predict", "embed"))

@@ -1,7 +1,7 @@
 """How many tokens of code the package may have: a feature that comes in is paid for by one that goes.
 
-Tokens are counted without comments, docstrings and layout, so that a squeezed line gains nothing and an explained one
-costs nothing.
+Tokens are counted without comments, docstrings and layout, so that a squeezed line gains nothing and an
+explained one costs nothing.
 """
 
 import ast

@@ -106,13 +106,19 @@ def test_what_is_not_in_the_layout_is_named_by_its_article(tmp_path):
         ([*QUESTION, "answers", 0, "answer_start"], None, "data[1]: is not in the layout of SQuAD: KeyError"),
         ([*QUESTION, "answers", 0], "Bug", "data[1]: is not in the layout of SQuAD: TypeError"),
         (QUESTION, ["x"], "data[1]: is not in the layout of SQuAD: AttributeError"),
-        (["data", 0, "paragraphs", 0, "context"], None, "data[0]: is not in the layout of SQuAD: KeyError('context')"),
+        (
+            ["data", 0, "paragraphs", 0, "context"],
+            None,
+            "data[0]: is not in the layout of SQuAD: KeyError('context')",
+        ),
         (["data", 0], 3, "data[0]: is not in the layout of SQuAD: TypeError"),
     ):
         found = fails(tmp_path, change(path, value))
         assert found.startswith(f"dev.json, {message}")
         assert found.count("dev.json") == 1
-    assert "dev.json, row 3: half of a surrogate" in fails(tmp_path, change([*QUESTION, "question"], "\ud83d"))
+    assert "dev.json, row 3: half of a surrogate" in fails(
+        tmp_path, change([*QUESTION, "question"], "\ud83d")
+    )
     assert "holds no rows" in fails(tmp_path, {"data": [{"title": "x", "paragraphs": []}]})
 
 
@@ -179,13 +185,19 @@ def test_answers_are_found():
         ([], [], 0),
     ):
         texts = [CONTEXT[a:b] for a, b in spans]
-        assert check_answers(CONTEXT, answers) == ({"text": texts, "answer_start": [a for a, _ in spans]}, moved)
+        assert check_answers(CONTEXT, answers) == (
+            {"text": texts, "answer_start": [a for a, _ in spans]},
+            moved,
+        )
 
 
 def test_answers_that_can_not_be_used():
     for answers, problem in (
         (at("Vistula", 0), "answer 1, 'Vistula', does not stand at 0, and the context has it more than once"),
-        (at("Vistula", None), "answer 1, 'Vistula', has no answer_start, and the context has it more than once"),
+        (
+            at("Vistula", None),
+            "answer 1, 'Vistula', has no answer_start, and the context has it more than once",
+        ),
         (at("warsaw", 0), "answer 1, 'warsaw', does not stand at 0, nor elsewhere in the context"),
         (at("warsaw", None), "answer 1, 'warsaw', does not stand in the context"),
         (at("e", -1), "answer 1, 'e', does not stand at -1, and the context has it more than once"),
@@ -202,7 +214,9 @@ def test_all_bad_answers_are_named():
     assert caught.value.args == (vistula, "answer 3, '', is empty")
 
 
-@given(st.text(alphabet="ab ", max_size=8), st.text(alphabet="ab ", max_size=3), st.none() | st.integers(-2, 9))
+@given(
+    st.text(alphabet="ab ", max_size=8), st.text(alphabet="ab ", max_size=3), st.none() | st.integers(-2, 9)
+)
 @example("banana", "ana", None)  # occurrences that overlap are several
 def test_every_answer_is_found_or_a_problem(context, text, start):
     there = [i for i in range(len(context)) if text.strip() and context[i : i + len(text)] == text]
@@ -218,7 +232,8 @@ def test_every_answer_is_found_or_a_problem(context, text, start):
 some_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("text answer_start qas answers".split()), inner)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from("text answer_start qas answers".split()), inner)
     ),
     max_leaves=6,
 )
@@ -428,13 +443,16 @@ def test_the_threshold_is_as_good_as_any(questions):
     odds, texts, gold = zip(*questions, strict=True)
     found = best_threshold(odds, texts, gold, SQUAD)
     known = {*odds, min(odds) - 1}  # the answers change only where a threshold passes one of the odds
-    assert f1_at(found, odds, texts, gold) == pytest.approx(max(f1_at(t, odds, texts, gold) for t in known), abs=1e-9)
+    assert f1_at(found, odds, texts, gold) == pytest.approx(
+        max(f1_at(t, odds, texts, gold) for t in known), abs=1e-9
+    )
 
 
 def test_the_threshold_lies_midway():
     for gold, threshold in (([["x"], ["y"], []], 1.5), ([["x"], ["y"], ["z"]], 3.0), ([[]] * 3, -4.0)):
         assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], gold, SQUAD) == threshold
-    # Of equally good ones the middle: three are wrong with and without an answer, so -1.5, -0.5, 1 and 2.5 tie.
+    # Of equally good ones the middle: three are wrong with and without an answer, so -1.5, -0.5, 1 and 2.5
+    # tie.
     odds = [-2.0, -1.0, 0.0, 2.0, 3.0]
     texts = "x n n n n".split()
     gold = [["x"], ["y"], ["y"], ["y"], []]

@@ -88,14 +88,19 @@ def test_documents_become_passages_with_their_places_and_metadata(store):
     encode = Encoder()
     assert index(store, documents, encode) == Counter(added=3, passages=4)
     assert rows(store) == [("7", 0), ("a", 0), ("b", 0), ("b", 1)]
-    assert rows(store, "year", "open", "price", "lang")[1:3] == [(None, None, 1.5, "en"), (2020, True, None, None)]
+    assert rows(store, "year", "open", "price", "lang")[1:3] == [
+        (None, None, 1.5, "en"),
+        (2020, True, None, None),
+    ]
     for text, start, end in rows(store, "text", "start", "end")[2:]:
         assert text == long[start:end]
     assert "Numbers one two three four five six seven eight nine" in encode.texts
     kinds = [f"{name} {kind}" for name, kind in store.columns.items() if name not in RESERVED]
     assert kinds == ["year int64", "open bool", "price double", "lang string"]
     assert Store.open(store.uri, dual()).made_with == MODEL
-    index(store, [{"id": "c", "text": "w " * 15, "number": 7, "document": "invoice"}])  # as a passage's own fields
+    index(
+        store, [{"id": "c", "text": "w " * 15, "number": 7, "document": "invoice"}]
+    )  # as a passage's own fields
     assert rows(store, "number", "document", "passage")[-2:] == [(7, "invoice", 0), (7, "invoice", 1)]
 
 
@@ -121,7 +126,20 @@ def test_equal_documents_are_not_encoded_again_and_others_are_replaced(store):
     assert rows(store, "id") == "b c d t".split()  # without text a document takes its old passages along
 
 
-AWKWARD = ["it's", 'say "x"', "a\\", "ünï🙂", "x" * 10_000, "') OR ('1'='1", "a\nb", "--", "%_*", "`id`", "\x00", " a"]
+AWKWARD = [
+    "it's",
+    'say "x"',
+    "a\\",
+    "ünï🙂",
+    "x" * 10_000,
+    "') OR ('1'='1",
+    "a\nb",
+    "--",
+    "%_*",
+    "`id`",
+    "\x00",
+    " a",
+]
 
 
 def test_awkward_ids_are_only_themselves(store):
@@ -176,7 +194,14 @@ def test_column_types_are_settled_by_the_first_batch(store):
 def test_lists_are_metadata_too(store):
     index(store, [{"id": "a", "text": "x"}])
     store = Store.open(store.uri)  # from before it had lists
-    tagged = {"id": "b", "text": "x", "tags": ["red", "\ud83d"], "sizes": [1, 2.5], "seen": [True], "years": [1999]}
+    tagged = {
+        "id": "b",
+        "text": "x",
+        "tags": ["red", "\ud83d"],
+        "sizes": [1, 2.5],
+        "seen": [True],
+        "years": [1999],
+    }
     index(store, [tagged, {"id": "c", "text": "x", "tags": [], "sizes": [3], "years": [0.5]}])
     assert rows(store, "id", "tags", "sizes", "seen", "years") == [
         ("a", None, None, None, None),
@@ -191,7 +216,10 @@ def test_lists_are_metadata_too(store):
         replaced=1, unchanged=1, passages=1
     )
     again.delete(["c"])
-    assert rows(again, "id", "tags", "sizes", "seen") == [("a", None, None, None), ("b", ["blue"], [7.0], None)]
+    assert rows(again, "id", "tags", "sizes", "seen") == [
+        ("a", None, None, None),
+        ("b", ["blue"], [7.0], None),
+    ]
 
 
 NOT_METADATA = "metadata are text, numbers of at most 64 bits"
@@ -202,7 +230,10 @@ BAD_ROWS = [
     ({"id": "a", "body": "x"}, "has no column `text`; it has id, body"),
     ({"id": "a", "text": ["x"]}, "`text` holds ['x'], where text is expected"),
     ({"id": "a", "text": "x", "title": 3}, "`title` holds 3, where text is expected"),
-    ({"id": "a", "text": "\ud83d\ude00 x"}, "`text` holds a character as a pair of surrogates, which shifts offsets"),
+    (
+        {"id": "a", "text": "\ud83d\ude00 x"},
+        "`text` holds a character as a pair of surrogates, which shifts offsets",
+    ),
     ({"id": "a", "text": "x", "n": {"m": 1}}, f"`n` holds {{'m': 1}}; {NOT_METADATA}"),
     ({"id": "a", "text": "x", "tags": ["z", ["y"]]}, f"`tags` holds ['z', ['y']]; {NOT_METADATA}"),
     ({"id": "a", "text": "x", "tags": ["y", 1]}, f"`tags` holds ['y', 1]; {NOT_METADATA}"),
@@ -211,7 +242,10 @@ BAD_ROWS = [
     ({"id": "a", "text": "x", "Vector": 1}, "the column name 'Vector' is not available; rename it"),
     ({"id": "a", "text": "x", "_rowid": 1}, "the column name '_rowid' is not available"),
     ({"id": "a", "text": "x", "a.b": 1}, "the column name 'a.b' is not available"),
-    ({"id": "a", "text": "x", "lang": "de", "metadata": {"lang": "en"}}, "has `lang` twice, inside `metadata` and out"),
+    (
+        {"id": "a", "text": "x", "lang": "de", "metadata": {"lang": "en"}},
+        "has `lang` twice, inside `metadata` and out",
+    ),
 ]
 
 
@@ -268,7 +302,9 @@ def test_a_vector_without_a_direction_is_refused():
     np.testing.assert_array_equal(unit_vectors(7 * vectors, list("abc")), vectors)
     for bad in (0, np.nan, np.inf):
         vectors[1] = bad
-        raises(ModelError, "its vector is 0 or not finite for the text 'b'", unit_vectors, vectors, list("abc"))
+        raises(
+            ModelError, "its vector is 0 or not finite for the text 'b'", unit_vectors, vectors, list("abc")
+        )
 
 
 def test_batches_are_bounded(store, monkeypatch):
@@ -301,7 +337,9 @@ def test_an_approximate_index_is_built_from_a_size_on_and_stays_in_few_parts(sto
 
 def test_without_lancedb_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lancedb", None)
-    with pytest.raises(UserError, match=r'needs lancedb, which is not installed\n.*pip install "bertkit\[retrieval\]"'):
+    with pytest.raises(
+        UserError, match=r'needs lancedb, which is not installed\n.*pip install "bertkit\[retrieval\]"'
+    ):
         Store.open(tmp_path / "store", dual())
 
 
@@ -318,12 +356,16 @@ def test_a_call_that_is_stopped_is_completed_by_the_same_call(store):
     with pytest.raises(KeyboardInterrupt):
         index(store, numbered(MANY), fail_at_the_third)
     assert len(store) == 1024
-    assert index(store, numbered(MANY), encode) == Counter(added=MANY - 1024, unchanged=1024, passages=MANY - 1024)
+    assert index(store, numbered(MANY), encode) == Counter(
+        added=MANY - 1024, unchanged=1024, passages=MANY - 1024
+    )
     assert len(encode.texts) == MANY
     assert sorted(rows(store, "id")) == sorted(f"d{number}" for number in range(MANY))
 
 
-CONFLICT = "lance error: Retryable commit conflict for version 16: This CreateIndex was preempted. Please retry."
+CONFLICT = (
+    "lance error: Retryable commit conflict for version 16: This CreateIndex was preempted. Please retry."
+)
 DAMAGE = "Invalid format: manifest length does not match. Expected 655, got 12, /somewhere/in/rust.rs"
 
 

@@ -1,4 +1,6 @@
-"""`sweep`: what a space may say, which trial wins, what an interruption leaves, and what is claimed of the winner."""
+"""`sweep`: what a space may say, which trial wins, what an interruption leaves, and what is claimed of the
+winner.
+"""
 
 import json
 import re
@@ -25,7 +27,10 @@ from bertkit.sweeps import trials
 from bertkit.sweeps.space import Range, _distribution, contains, decoded, read_space, suggest
 from bertkit.sweeps.sweep import Sweep, sweep, verdict
 
-SPACE = "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.per_device_train_batch_size: [2, 4, 8]\n"
+SPACE = (
+    "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.per_device_train_batch_size: "
+    "[2, 4, 8]\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,9 @@ def formula(recipe):
 
 
 class Trainer:
-    """Stands for `train`: three evaluations, then results. It can be interrupted at any of its moments, by number."""
+    """Stands for `train`: three evaluations, then results. It can be interrupted at any of its moments, by
+    number.
+    """
 
     def __init__(self, score=formula):
         self.score = score
@@ -174,14 +181,22 @@ def test_a_file_that_is_no_space(room):
     for text, words in (("", "the space is empty"), ("- a", "expected a mapping"), ("a: [", "YAML")):
         assert words in problems(room, text)[0]
     small.raises(
-        RecipeError, "cannot be read: No such file", read_space, room / "nowhere.yaml", load_recipe(room / "small.yaml")
+        RecipeError,
+        "cannot be read: No such file",
+        read_space,
+        room / "nowhere.yaml",
+        load_recipe(room / "small.yaml"),
     )
 
 
 def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room):
     (room / "late.yaml").write_text("training.save_strategy: [epoch, steps]\nmodel.max_length: [32, 4096]\n")
     said = small.message_of(
-        RecipeError, sweep, recipe_of(room).with_("training.eval_strategy=epoch"), room / "late.yaml", room / "never"
+        RecipeError,
+        sweep,
+        recipe_of(room).with_("training.eval_strategy=epoch"),
+        room / "late.yaml",
+        room / "never",
     )
     assert re.search(r"late.yaml:1: training.save_strategy\[1\]: .*strategy", said, re.DOTALL)
     assert re.search(r"late.yaml:2: model.max_length\[1\]: .*reads at most 64", said)
@@ -239,7 +254,9 @@ def test_the_search_finds_what_is_better_and_says_what_it_is_worth(trainer, room
     assert best.training["learning_rate"] == told["changes"]["training.learning_rate"]
     assert done.best.recipe == best.model_copy(update={"hub": None})
     assert told["scores"]["best"] == [formula(best.model_copy(update={"seeds": [s]})) for s in best.seeds]
-    assert told["scores"]["defaults"] == [formula(recipe.model_copy(update={"seeds": [s]})) for s in best.seeds]
+    assert told["scores"]["defaults"] == [
+        formula(recipe.model_copy(update={"seeds": [s]})) for s in best.seeds
+    ]
     head = (tmp_path / "s/best.yaml").read_text().splitlines()[0]
     assert head == f"# {told['verdict'][0]}"
     assert re.search(r"for (\d) of \1 fresh seed", head)
@@ -264,7 +281,9 @@ def test_a_recipe_that_is_best_as_it_is_stays_and_a_winner_by_luck_is_called_one
     told = sweep(recipe_of(room), room / "space.yaml", tmp_path / "luck", trials=8, confirm=2).results
     assert told["winner"] != 0
     assert told["better"] is False
-    assert told["verdict"][0].startswith("NOT better than the base recipe: accuracy 0.5000 ± 0.0000, base 0.5000")
+    assert told["verdict"][0].startswith(
+        "NOT better than the base recipe: accuracy 0.5000 ± 0.0000, base 0.5000"
+    )
 
 
 def test_verdicts():
@@ -275,7 +294,12 @@ def test_verdicts():
         ([0.9, 0.7], better, "Better than the base recipe", 1),  # a tie is no win
         ([0.9, 0.8], paired(-0.01, 0.3), "NOT distinguishable from the base recipe", 2),
         ([0.9, 0.8], paired(0.01, 0.3, p=0.05), "NOT distinguishable from the base recipe", 2),
-        ([0.9, 0.8], paired(-0.3, -0.1), "NOT distinguishable from the base recipe", 2),  # as the models of one seed
+        (
+            [0.9, 0.8],
+            paired(-0.3, -0.1),
+            "NOT distinguishable from the base recipe",
+            2,
+        ),  # as the models of one seed
     ):
         first, second, last = verdict("f1", 3, 0.95, best, [0.7, 0.7], pair)
         assert first.startswith(f"{start}, with a higher score for {wins} of 2 fresh seeds: f1 ")
@@ -381,7 +405,9 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
     before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
 
     def refused(change, recipe, space):
-        small.raises(UserError, f"is a sweep with another {change}", sweep, recipe, space, tmp_path / "s", **fewer)
+        small.raises(
+            UserError, f"is a sweep with another {change}", sweep, recipe, space, tmp_path / "s", **fewer
+        )
 
     refused("recipe", recipe_of(room, "model.max_length=16"), room / "space.yaml")
     refused("space", recipe_of(room), tmp_path / "other.yaml")
@@ -390,7 +416,9 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
     assert {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()} == before
 
 
-def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(trainer, room, tmp_path, monkeypatch):
+def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(
+    trainer, room, tmp_path, monkeypatch
+):
     sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
     journal = tmp_path / "s/study.jsonl"
     whole = journal.read_bytes()
@@ -400,14 +428,20 @@ def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(tr
         small.raises(*call, tmp_path / "s", trials=2, confirm=1)
     (other := tmp_path / "other").mkdir()
     (other / "thesis.txt").write_text("mine")
-    small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", other)
+    small.raises(
+        UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", other
+    )
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
     with monkeypatch.context() as patch:  # written by another program while the recipe is checked
         (late := tmp_path / "late").mkdir()
         patch.setattr(
-            program, "_dry_run", lambda *_: rehearsed("0") if (late / "thesis.txt").write_text("mine") else None
+            program,
+            "_dry_run",
+            lambda *_: rehearsed("0") if (late / "thesis.txt").write_text("mine") else None,
         )
-        small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", late)
+        small.raises(
+            UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", late
+        )
     assert {path.name for path in late.iterdir()} <= {"thesis.txt", ".lock"}
     monkeypatch.setenv("WORLD_SIZE", "2")
     call = (UserError, sweep, recipe_of(room), room / "space.yaml", tmp_path / "new")
@@ -420,8 +454,20 @@ def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(tr
 def test_trials_are_listed_best_first(tmp_path):
     trials = [
         {"number": 0, "state": "complete", "score": 0.5, "outcome": "f1 0.5", "changes": {}},
-        {"number": 1, "state": "fail", "score": None, "outcome": "failed: why", "changes": {"training.a": 1e-5}},
-        {"number": 2, "state": "complete", "score": 0.6, "outcome": "f1 0.6", "changes": {"training.a": 2e-5}},
+        {
+            "number": 1,
+            "state": "fail",
+            "score": None,
+            "outcome": "failed: why",
+            "changes": {"training.a": 1e-5},
+        },
+        {
+            "number": 2,
+            "state": "complete",
+            "score": 0.6,
+            "outcome": "f1 0.6",
+            "changes": {"training.a": 2e-5},
+        },
     ]
     write_json(tmp_path / "sweep.json", {"trials": trials})
     header, *lines = Sweep(tmp_path).table().splitlines()
@@ -435,7 +481,16 @@ def test_trials_are_listed_best_first(tmp_path):
 
 
 def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_path, monkeypatch, capsys):
-    command = ["sweep", f"{room}/small.yaml", "--space", f"{room}/space.yaml", "--trials", "2", "--confirm", "1"]
+    command = [
+        "sweep",
+        f"{room}/small.yaml",
+        "--space",
+        f"{room}/space.yaml",
+        "--trials",
+        "2",
+        "--confirm",
+        "1",
+    ]
     monkeypatch.setattr("bertkit.training.finish.write_reports", lambda *_: None)  # it takes most of a run
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     said = small.said(capsys, *command, "--output-dir", tmp_path / "whole", *more)

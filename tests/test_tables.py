@@ -1,4 +1,6 @@
-"""Tables by task name have all tasks but those listed here; nothing else asks for a task; words that nothing uses."""
+"""Tables by task name have all tasks but those listed here; nothing else asks for a task; words that nothing
+uses.
+"""
 
 import ast
 import re
@@ -36,14 +38,18 @@ def test_each_shape_is_of_a_task_and_each_of_our_tasks_has_one():
 def questions(tree):
     """Comparisons with a task's name, and calls of isinstance and issubclass with a task's class."""
     names = {*OURS}
-    classes = {each.__name__ for task in OURS.values() for each in task.__mro__ if issubclass(each, Task)} - {"Task"}
+    classes = {each.__name__ for task in OURS.values() for each in task.__mro__ if issubclass(each, Task)} - {
+        "Task"
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             compared = [each for side in (node.left, *node.comparators) for each in ast.walk(side)]
             if any(isinstance(each, ast.Constant) and each.value in names for each in compared):
                 yield node
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
-            yield from (each for each in ast.walk(node.args[1]) if isinstance(each, ast.Name) and each.id in classes)
+            yield from (
+                each for each in ast.walk(node.args[1]) if isinstance(each, ast.Name) and each.id in classes
+            )
 
 
 def test_nothing_outside_of_tasks_asks_which_task_it_is():
@@ -76,9 +82,13 @@ MOST = {"told": 0, "found": 30, "given": 47}  # participles as names: lower a nu
 
 def names(tree):
     """What a module binds: variables, attributes, parameters, functions and classes."""
-    bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    bound = [
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
     bound += [
-        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
     ]
     bound += [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
     return bound + [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
@@ -86,13 +96,18 @@ def names(tree):
 
 def test_nothing_is_no_noun():
     texts = {**CODE, **{page: page.read_text() for page in PAGES}}
-    assert not [f"{path.name}:{hit.group()}" for path, text in texts.items() for hit in NO_NOUN.finditer(text)]
+    assert not [
+        f"{path.name}:{hit.group()}" for path, text in texts.items() for hit in NO_NOUN.finditer(text)
+    ]
 
 
 def test_docstrings_begin_with_what_is_described():
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     nodes = [
-        (path, node) for path, text in CODE.items() for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)
+        (path, node)
+        for path, text in CODE.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, kinds)
     ]
     texts = [(path, ast.get_docstring(node) or "") for path, node in nodes]
     assert not [f"{path}: {text}" for path, text in texts if text.startswith(OPENINGS)]

@@ -52,7 +52,9 @@ ODD = [
 ]
 
 every_case = every(CASES)
-ALONE = [case for case in CASES if not case.kind.schema.together and case.options.get("context") != "document"]
+ALONE = [
+    case for case in CASES if not case.kind.schema.together and case.options.get("context") != "document"
+]
 ALONE = [case for case in ALONE if "anchor" not in case.columns]
 every_case_of_rows_that_stand_alone = every(ALONE)
 
@@ -106,7 +108,9 @@ def opened(kind, folder, capfd):
     finally:
         transformers.logging.set_verbosity_error()
     assert not any(report.values()), report
-    assert not any(word in capfd.readouterr().err.lower() for word in "unexpected missing report warn".split())
+    assert not any(
+        word in capfd.readouterr().err.lower() for word in "unexpected missing report warn".split()
+    )
     return model
 
 
@@ -115,7 +119,10 @@ def numbers(answer):
     if isinstance(answer, float):
         return [answer]
     if isinstance(answer, dict):
-        answer = [[*map(float, map(ord, value))] if key == "generated_text" else value for key, value in answer.items()]
+        answer = [
+            [*map(float, map(ord, value))] if key == "generated_text" else value
+            for key, value in answer.items()
+        ]
     return [number for value in answer for number in numbers(value)] if isinstance(answer, list) else []
 
 
@@ -126,7 +133,9 @@ def test_the_scores_that_select_a_checkpoint_are_those_after_calibration(case, b
     rows = case.rows()
     selecting = evaluate_task(task, rows, predict, fitted=True)
     reported = evaluate_task(calibrate(task, rows, predict), rows, predict)
-    assert [selecting.get(name) for name in task.metrics] == pytest.approx([reported.get(n) for n in task.metrics])
+    assert [selecting.get(name) for name in task.metrics] == pytest.approx(
+        [reported.get(n) for n in task.metrics]
+    )
 
 
 QUICK = """single-label multi-label pair qa-windows-or-none similarity-cosent similarity-in-batch retrieval
@@ -135,7 +144,9 @@ ner-crf-windows-bioes""".split()  # which need less than 40 steps
 
 @every_case
 def test_learns_eight_rows_by_heart(case, tiny_encoder, tmp_path):
-    steps, batch = (200, 4) if case.class_names else (60 if case.id in QUICK else 120, 8)  # most of eleven have no row
+    steps, batch = (
+        (200, 4) if case.class_names else (60 if case.id in QUICK else 120, 8)
+    )  # most of eleven have no row
     task, model = fit(case, tiny_encoder, tmp_path, steps, batch)
     scores = evaluate_task(task, case.rows(), ask(task, model).predict_features)
     assert scores[task.metrics[0]] > (95 if task.metrics[0] == "bleu" else 0.95)
@@ -143,7 +154,9 @@ def test_learns_eight_rows_by_heart(case, tiny_encoder, tmp_path):
 
 @every([*CASES, *DRAWN])
 def test_every_parameter_moves(case, tiny_encoder, begun):
-    before = {name: p.clone() for name, p in case.task(tiny_encoder).model(encoder(tiny_encoder)).named_parameters()}
+    before = {
+        name: p.clone() for name, p in case.task(tiny_encoder).model(encoder(tiny_encoder)).named_parameters()
+    }
     _, model = begun(case)
     moving = [(n, p) for n, p in model.named_parameters() if p.requires_grad and "classifier" not in n]
     still = [name for name, p in moving if torch.equal(p, before[name])]
@@ -201,7 +214,8 @@ def test_only_the_encoder_rounds_to_bf16(case, tiny_encoder):
             parameter.add_(0.3 * torch.randn_like(parameter))
     texts = {n: [drawn.choices(VOCABULARY, k=drawn.randint(3, 9)) for _ in TEXTS * 5] for n in columns}
     rows = {
-        name: values if name == "tokens" else [" ".join(words) for words in values] for name, values in texts.items()
+        name: values if name == "tokens" else [" ".join(words) for words in values]
+        for name, values in texts.items()
     }
     features = task.encode(Dataset.from_dict(rows))
     arrays = pad(task.examples(features, range(len(features))), fills(task.tokenizer, task.padding))
@@ -211,7 +225,9 @@ def test_only_the_encoder_rounds_to_bf16(case, tiny_encoder):
         with runner.inference():
             reduced = on_cpu(runner.run(arrays))
         scores.append(
-            np.concatenate([values[np.isfinite(values)] for values in reduced.values() if values.dtype == "f4"])
+            np.concatenate(
+                [values[np.isfinite(values)] for values in reduced.values() if values.dtype == "f4"]
+            )
         )
     exact, rounded = scores
     assert (rounded.view(np.uint32) % 2**16 == 0).mean() < 0.1  # as bf16 has them; of fp32, one of 65,536
@@ -239,7 +255,9 @@ def test_odd_texts_are_answered(case, tiny_encoder):
     assert long["truncated"] is (case.cuts or getattr(task.options, "overflow", "") == "truncate")
     if "words" in long:
         assert len(long["words"]) == 5_000
-        assert all(len(answer["words"]) == len(words(text)) for text, answer in zip(ODD[:8], answers, strict=False))
+        assert all(
+            len(answer["words"]) == len(words(text)) for text, answer in zip(ODD[:8], answers, strict=False)
+        )
 
 
 SPELLED = "[SEP] cat [CLS] [PAD][MASK]"
@@ -249,7 +267,12 @@ SPELLED = "[SEP] cat [CLS] [PAD][MASK]"
 def test_special_tokens_that_a_text_spells_out_are_text(case, tiny_encoder):
     task = case.task(tiny_encoder)
     tokenizer = task.tokenizer
-    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
+    special = {
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
+        tokenizer.pad_token_id,
+        tokenizer.mask_token_id,
+    }
 
     def encoded(text):
         columns = {name: [text] for name in case.inputs}
@@ -259,21 +282,31 @@ def test_special_tokens_that_a_text_spells_out_are_text(case, tiny_encoder):
 
     template = encoded("the cat")[0]
     assert all(found == template for found in encoded(SPELLED))
-    assert special & set(tokenizer(SPELLED, split_special_tokens=False, add_special_tokens=False)["input_ids"])
+    assert special & set(
+        tokenizer(SPELLED, split_special_tokens=False, add_special_tokens=False)["input_ids"]
+    )
 
 
 @every_case
 def test_a_surrogate_pair_is_read_as_its_character_or_refused_where_it_shifts_offsets(case, begun):
     predict = ask(*begun(case))
-    row = {name: values[0] for name, values in case.columns.items() if name in case.inputs and name != "document"}
+    row = {
+        name: values[0] for name, values in case.columns.items() if name in case.inputs and name != "document"
+    }
     row |= {"document": case.columns["document"][0]} if "query" in row else {}
     one, two = (
-        {name: [mark, *value] if isinstance(value, list) else f"{mark} {value}" for name, value in row.items()}
+        {
+            name: [mark, *value] if isinstance(value, list) else f"{mark} {value}"
+            for name, value in row.items()
+        }
         for mark in ("😀", "\ud83d\ude00")
     )
     if any(case.kind.schema.columns[name].located for name in row):
         small.raises(
-            DataError, r"row 2: `(tokens|context)` holds a character as a pair of surrogates", predict, [one, two]
+            DataError,
+            r"row 2: `(tokens|context)` holds a character as a pair of surrogates",
+            predict,
+            [one, two],
         )
     else:
         assert predict([two]) == predict([one])
@@ -290,7 +323,10 @@ def test_a_fresh_head_is_initialised_memory(case, tiny_encoder):
     for _ in range(2):
         set_seed(7)
         models.append(case.task(tiny_encoder).model(encoder(tiny_encoder)))
-    (head,) = {name.partition(".")[0] for name, _ in models[0].named_parameters()} & {"classifier", "qa_outputs"}
+    (head,) = {name.partition(".")[0] for name, _ in models[0].named_parameters()} & {
+        "classifier",
+        "qa_outputs",
+    }
     weights = [dict(model.named_parameters())[f"{head}.weight"].detach() for model in models]
     assert torch.equal(*weights)
     assert 0.005 < float(weights[0].std()) < 0.05

@@ -14,7 +14,24 @@ ROCKET = "\U0001f9d1\U0001f3fd\u200d\U0001f680"
 # in conjoining letters; e with a mark of its own
 HAN = "\u1112\u1161\u11ab"
 ACUTE = "e\u0301"
-CHARACTERS = ["a", " ", "中", "ก", "กำ", "ที่", "हि", "न्दी", "م", "مَ", FAMILY, FLAG, ROCKET, HAN, ACUTE, "1\ufe0f\u20e3"]
+CHARACTERS = [
+    "a",
+    " ",
+    "中",
+    "ก",
+    "กำ",
+    "ที่",
+    "हि",
+    "न्दी",
+    "م",
+    "مَ",
+    FAMILY,
+    FLAG,
+    ROCKET,
+    HAN,
+    ACUTE,
+    "1\ufe0f\u20e3",
+]
 
 
 @pytest.mark.parametrize(

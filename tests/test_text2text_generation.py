@@ -76,9 +76,13 @@ def test_a_run_has_scores_baselines_and_a_card(run):
     assert scores["exact_match"] > 0.8
     assert bertkit.evaluate(run.folder, split="validation")["signatures"] == results["signatures"]
     baselines = run.results["baselines"]["validation"]
-    assert baselines == {name: Translations(texts, EVEN).scores for name, texts in (("copy", TEXTS), ("nearest", EVEN))}
+    assert baselines == {
+        name: Translations(texts, EVEN).scores for name, texts in (("copy", TEXTS), ("nearest", EVEN))
+    }
     answers = [answer["generated_text"] for answer in bertkit.load(run.folder)(TEXTS)]
-    assert scores["exact_match"] == np.mean([answer == target for answer, target in zip(answers, EVEN, strict=True)])
+    assert scores["exact_match"] == np.mean(
+        [answer == target for answer, target in zip(answers, EVEN, strict=True)]
+    )
     card = (run.model / "README.md").read_text()
     assert "model = AutoModelForSeq2SeqLM.from_pretrained(" in card
     assert all(f"sacrebleu's signature of {name}: `nrefs:1|" in card for name in ("bleu", "chrf"))
@@ -103,7 +107,9 @@ def test_an_answer_that_was_cut_says_so(run):
     predictor = bertkit.load(run.folder)
     assert all(answer["finished"] for answer in predictor(TEXTS))
     task = predictor.task
-    short = replace(task, options=task.options.model_copy(update={"generation": Generation(max_new_tokens=2)}))
+    short = replace(
+        task, options=task.options.model_copy(update={"generation": Generation(max_new_tokens=2)})
+    )
     cut = replace(predictor, task=short)(TEXTS)
     assert not any(answer["finished"] for answer in cut)
     whole = [answer["generated_text"] for answer in predictor(TEXTS)]
@@ -116,7 +122,8 @@ def test_outputs_that_are_not_finite_are_refused(beams, run):
     predictor = bertkit.load(run.folder)
     task = predictor.task
     other = replace(
-        task, options=task.options.model_copy(update={"generation": Generation(max_new_tokens=8, num_beams=beams)})
+        task,
+        options=task.options.model_copy(update={"generation": Generation(max_new_tokens=8, num_beams=beams)}),
     )
     broken = replace(predictor, task=other)
     rows = task.tokenizer.convert_tokens_to_ids(["cat"])
@@ -135,7 +142,9 @@ def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder):
     ]
     told = [finding.what for finding in task.check(features, "train")]
     assert any("1 of 5 targets (20.0%) is truncated at 8 tokens" in each for each in told), told
-    assert any("3 of 5 targets (60.0%) are not texts that the tokenizer can spell" in each for each in told), told
+    assert any(
+        "3 of 5 targets (60.0%) are not texts that the tokenizer can spell" in each for each in told
+    ), told
 
 
 def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder, tmp_path):
@@ -148,13 +157,16 @@ def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder, tmp_pa
         TaskData(Runner(task, model, args.device, "fp32", 8), task.features(Dataset.from_dict(rows))), args
     )
     longest = [
-        max(len(ids) for ids in (*batch["input_ids"], *batch["labels"])) for batch in trainer.get_train_dataloader()
+        max(len(ids) for ids in (*batch["input_ids"], *batch["labels"]))
+        for batch in trainer.get_train_dataloader()
     ]
     assert sorted(longest) == [3, 21, 22, 22]
 
 
 def test_what_cannot_be_generated_is_refused(tiny_encoder):
-    options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=33))
+    options = Text2TextGenerationOptions(
+        name="text2text-generation", generation=Generation(max_new_tokens=33)
+    )
     raises(
         RecipeError,
         "33 tokens, but the model generates at most 32",
@@ -192,7 +204,9 @@ def test_two_berts_that_transformers_joined_are_a_warm_start(tiny_encoder, tmp_p
 
 
 @pytest.mark.parametrize(("source", "target"), [(32, 32), (64, 24), (24, 64)])
-def test_a_model_of_transformers_with_few_positions_answers_within_them(source, target, tiny_encoder, tmp_path):
+def test_a_model_of_transformers_with_few_positions_answers_within_them(
+    source, target, tiny_encoder, tmp_path
+):
     sizes = {"vocab_size": 45, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     own = BertConfig(**sizes, intermediate_size=32, max_position_embeddings=source)
     other = BertConfig(**sizes, intermediate_size=32, max_position_embeddings=target)
@@ -238,7 +252,9 @@ def corpus(rows, seed):
     for _ in range(rows):
         reference = list(rng.choice(WORDS, rng.integers(1, 14)))
         kept = rng.random(len(reference)) < rng.choice([0.0, 0.6, 0.9, 1.0])
-        texts.append(" ".join(np.where(kept, reference, rng.choice(WORDS, len(reference))) if kept.any() else []))
+        texts.append(
+            " ".join(np.where(kept, reference, rng.choice(WORDS, len(reference))) if kept.any() else [])
+        )
         references.append(" ".join(reference))
     return texts, references
 
@@ -321,7 +337,9 @@ def test_length_ratio_and_single_texts_are_sacrebleus():
     graded = Translations(texts, references, unfinished=2)
     assert graded.details()["length_ratio"] == pytest.approx(BLEU().corpus_score(texts, [references]).ratio)
     assert graded.details()["unfinished"] == 2
-    wanted = [CHRF().sentence_score(text, [other]).score for text, other in zip(texts, references, strict=True)]
+    wanted = [
+        CHRF().sentence_score(text, [other]).score for text, other in zip(texts, references, strict=True)
+    ]
     assert graded.chrf_of_rows() == pytest.approx(wanted)
     assert len({*wanted}) > 5
     assert Translations(["a"], [""]).details()["length_ratio"] == 0

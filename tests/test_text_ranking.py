@@ -1,4 +1,6 @@
-"""text-ranking: the scores of CrossEncoder both ways, measures against scikit-learn and trec_eval, losses by hand."""
+"""text-ranking: the scores of CrossEncoder both ways, measures against scikit-learn and trec_eval, losses by
+hand.
+"""
 
 import json
 import math
@@ -55,7 +57,9 @@ OPTIONS = TextRankingOptions(name="text-ranking")
 
 def rows(targets, column="label", **more):
     count = len(targets)
-    return Dataset.from_dict({"query": QUERIES[:count], "document": DOCUMENTS[:count], column: targets, **more})
+    return Dataset.from_dict(
+        {"query": QUERIES[:count], "document": DOCUMENTS[:count], column: targets, **more}
+    )
 
 
 def task(folder, data, max_length=32, **options):
@@ -116,7 +120,9 @@ def test_the_pipeline_of_transformers_gives_the_same_scores(activation, tiny_enc
     assert_allclose(scores(predictor, SHORT), [answer["score"] for answer in flat], atol=1e-5)
 
 
-RECORDED = [(where, name) for where in ("config", "old config", "own file") for name in ("Sigmoid", "Identity")]
+RECORDED = [
+    (where, name) for where in ("config", "old config", "own file") for name in ("Sigmoid", "Identity")
+]
 
 
 @pytest.mark.parametrize(("where", "activation"), [("nowhere", "Sigmoid"), *RECORDED])
@@ -173,7 +179,9 @@ def ranked(data, grouped=None, graded=True):
 @settings(max_examples=60)
 @given(queries_of_rows)
 def test_measures_are_those_of_scikit_learn_and_trec_eval(data):
-    distinct = [(group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)]  # no ties
+    distinct = [
+        (group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)
+    ]  # no ties
     found = ranked(distinct, grouped=True)
     per_query, first, sizes = found.per_query
     judged = {}
@@ -255,7 +263,12 @@ def test_names_part_queries_of_one_text():
         (rows([2, 0, 5], "score"), {}, ("mse", "sigmoid", [0, 5], True, True), "ndcg@10"),
         (rows([2, 0, 5], "score"), {"grouped": False}, ("mse", "sigmoid", [0, 5], True, False), "spearman"),
         (rows([2, 0], "score", group=["1", "2"]), {}, ("mse", "sigmoid", [0, 2], True, False), "spearman"),
-        (rows([1, 0], group=["1", "2"]), {}, ("binary", "sigmoid", [0, 1], False, False), "average_precision"),
+        (
+            rows([1, 0], group=["1", "2"]),
+            {},
+            ("binary", "sigmoid", [0, 1], False, False),
+            "average_precision",
+        ),
         (rows([1, 0, 0]), {"loss": "listwise"}, ("listwise", "identity", [0, 1], False, True), "ndcg@10"),
         (
             rows([1, 2], "score"),
@@ -290,7 +303,11 @@ def test_what_is_left_open_is_settled_by_train(data, options, settled, headline,
         ),
         (rows([1, 9], "score"), {"score_range": [9.0, 1.0]}, "score_range"),
         (rows([1, 0], group=["1", "2"]), {"grouped": True}, "every query of train has one document"),
-        (rows([1, 0], group=["1", "2"]), {"loss": "listwise"}, "none of train has two with different targets"),
+        (
+            rows([1, 0], group=["1", "2"]),
+            {"loss": "listwise"},
+            "none of train has two with different targets",
+        ),
         (rows([1, 1, 0, 0], group=list("1122")), {"loss": "listwise"}, "none of train has two"),
     ],
 )
@@ -307,7 +324,10 @@ def test_bad_rows_are_all_named(tmp_path):
     line = {"query": "a", "document": "b"}
     with pytest.raises(DataError) as caught:
         read(tmp_path, [{**line, "label": 1}, {**line, "label": 2}, {**line, "label": 0.5}])
-    assert [problem.where.rpartition("/")[2] for problem in caught.value.problems] == ["train.jsonl:2", "train.jsonl:3"]
+    assert [problem.where.rpartition("/")[2] for problem in caught.value.problems] == [
+        "train.jsonl:2",
+        "train.jsonl:3",
+    ]
     assert "columns: {score" in str(caught.value)
     raises(
         DataError,
@@ -330,7 +350,9 @@ def test_bad_rows_are_all_named(tmp_path):
 
 
 def test_findings_count_queries(tmp_path):
-    lines = [{"query": q, "document": d, "label": n} for q, d, n in (("a", "1", 1), ("a", "2", 0), ("b", "3", 1))]
+    lines = [
+        {"query": q, "document": d, "label": n} for q, d, n in (("a", "1", 1), ("a", "2", 0), ("b", "3", 1))
+    ]
     found = [finding.what for finding in read(tmp_path, lines).findings]
     assert found == [
         "train: 3 documents for 2 queries",
@@ -383,7 +405,9 @@ def test_listwise_is_listnet_over_each_query(tiny_encoder):
         truth = np.exp([targets[row] for row in own])
         expected -= ((truth / truth.sum()) * (z[own] - np.log(np.exp(z[own]).sum()))).sum()
     batch = features_batch(made, features)
-    assert float(made.loss(logits_of(z[features["row"][:]].tolist()), batch)) == pytest.approx(expected, rel=1e-6)
+    assert float(made.loss(logits_of(z[features["row"][:]].tolist()), batch)) == pytest.approx(
+        expected, rel=1e-6
+    )
     assert made.count(batch) == 2
 
 
@@ -398,7 +422,9 @@ def test_the_best_window_counts(tiny_encoder):
     by_window = np.asarray(predictor.predict_features(features), dtype=np.float64)
     best = [by_window[:-1].max(), by_window[-1]]
     assert by_window[0] < best[0] - 0.1
-    answers = predictor([{"query": q, "document": d} for q, d in zip(pair["query"], pair["document"], strict=True)])
+    answers = predictor(
+        [{"query": q, "document": d} for q, d in zip(pair["query"], pair["document"], strict=True)]
+    )
     assert [a["score"] for a in answers] == pytest.approx((1 / (1 + np.exp(-np.array(best)))).tolist())
     assert [a["truncated"] for a in answers] == [False, False]
     labelled = pair.add_column("label", [1.0, 0.0])
@@ -414,7 +440,8 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder):
     assert [a["truncated"] for a in cut([huge, {"query": "the cat ?", "document": "yes"}])] == [True, False]
     findings = list(cut.task.check(cut.task.encode(Dataset.from_list([huge])), "train"))
     assert any(
-        "1 of 1 row (100.0%) is truncated at" in finding.what and finding.level == "warn" for finding in findings
+        "1 of 1 row (100.0%) is truncated at" in finding.what and finding.level == "warn"
+        for finding in findings
     )
     strict = fresh(task(tiny_encoder, rows([1, 0, 0]), overflow="error"), tiny_encoder)
     raises(DataError, r"row 1.*25006 tokens", strict, [huge])
@@ -522,12 +549,16 @@ def test_scores_are_those_of_the_definitions(queries):
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=6), st.integers(0, 2))
 def test_of_equal_scores_the_worst_order_counts_in_searches_rankings_and_pairs(documents, unjudged):
-    """By brute force over the orders that the scores allow. documents: score and grade; the last are not judged."""
+    """By brute force over the orders that the scores allow. documents: score and grade; the last are not
+    judged.
+    """
     names = [f"d{9 - number}" for number in range(len(documents))]
     scores, grades = zip(*documents, strict=True)
     judged = dict(zip(names[: len(names) - unjudged], grades, strict=False))
     allowed = [
-        order for order in permutations(range(len(names))) if sorted(order, key=lambda d: -scores[d]) == [*order]
+        order
+        for order in permutations(range(len(names)))
+        if sorted(order, key=lambda d: -scores[d]) == [*order]
     ]
 
     def worst(graded):
@@ -545,7 +576,9 @@ def test_of_equal_scores_the_worst_order_counts_in_searches_rankings_and_pairs(d
         found = ranking.GradedSearches(answers, rows).scores
         assert found == pytest.approx(worst(judged), abs=1e-12)
         expected = sorted(zip(scores, names, strict=True), key=lambda pair: (-pair[0], pair[1]))
-        assert [(hit["score"], hit["id"]) for hit in answers[0]["found"]] == expected  # whatever the order of rows
+        assert [
+            (hit["score"], hit["id"]) for hit in answers[0]["found"]
+        ] == expected  # whatever the order of rows
     per_query, first, _ = ranked([(0, grade, score) for score, grade in documents], grouped=True).per_query
     expected = worst(dict(zip(names, grades, strict=True)))
     if any(grades) and len(grades) > 1:

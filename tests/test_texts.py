@@ -1,4 +1,6 @@
-"""Texts and pairs to tokens, as transformers truncates and windows them; and documents to passages that fit."""
+"""Texts and pairs to tokens, as transformers truncates and windows them; and documents to passages
+that fit.
+"""
 
 import random
 from itertools import pairwise
@@ -24,7 +26,9 @@ MORE = st.lists(st.sampled_from("the cat dogs xyz の猫 ﷺ ½ 🙂 .".split())
 
 @pytest.fixture(scope="module", params=KINDS)
 def tokenizer(request, kinds):
-    """Three kinds of tokens; and one that drops spaces at the end and reads one character as many, as XLM-R's does."""
+    """Three kinds of tokens; and one that drops spaces at the end and reads one character as many, as XLM-R's
+    does.
+    """
     if request.param != "stripped":
         return kinds[request.param]
     made = by_metaspace()
@@ -38,7 +42,9 @@ def tokenizer(request, kinds):
 def test_what_is_kept_is_what_transformers_keeps(tokenizer, side, texts, limit):
     tokenizer.truncation_side = side
     try:
-        columns = encode_texts(tokenizer, [[text] for text in texts], max_length=limit, overflow="truncate", stride=0)
+        columns = encode_texts(
+            tokenizer, [[text] for text in texts], max_length=limit, overflow="truncate", stride=0
+        )
         expected = tokenizer(*([text] for text in texts), truncation=True, max_length=limit)
     finally:
         tokenizer.truncation_side = "right"
@@ -63,7 +69,9 @@ def test_windows_are_those_of_transformers(tokenizer, text, limit, stride):
 @settings(max_examples=80)
 @given(texts=st.tuples(MORE, MORE), limit=LIMITS, stride=st.integers(0, 30))
 def test_windows_of_a_pair_run_over_the_longer_text(tokenizer, texts, limit, stride):
-    columns = encode_texts(tokenizer, [[text] for text in texts], max_length=limit, overflow="window", stride=stride)
+    columns = encode_texts(
+        tokenizer, [[text] for text in texts], max_length=limit, overflow="window", stride=stride
+    )
     whole = tokenizer(*texts, verbose=False)
     sides = whole.sequence_ids(0)
     ids = whole["input_ids"]
@@ -73,7 +81,8 @@ def test_windows_of_a_pair_run_over_the_longer_text(tokenizer, texts, limit, str
     share = min(len(own[1 - longer]), room // 2)
     cut = len(ids) > limit
     assert columns["lost"] == [len(own[1 - longer]) - share if cut else 0] * len(columns["lost"])
-    # Each window without its special tokens and the shorter text is a part of the longer one; together they are all.
+    # Each window without its special tokens and the shorter text is a part of the longer one; together they
+    # are all.
     special = {i for i, side in zip(ids, sides, strict=True) if side is None}
     seen = 0
     for window in columns["input_ids"]:
@@ -107,7 +116,11 @@ def length(tokenizer, text):
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=TEXTS, title=st.sampled_from(["", "the cat", "a very good dog and a cat " * 4]), stride=st.integers(0, 30))
+@given(
+    text=TEXTS,
+    title=st.sampled_from(["", "the cat", "a very good dog and a cat " * 4]),
+    stride=st.integers(0, 30),
+)
 def test_every_character_is_in_a_passage_that_fits(kinds, kind, text, title, stride):
     made = cut(kinds[kind], text, max_length=32, stride=stride, title=title, prefix="the ")
     assert made[0].start == 0
@@ -177,19 +190,32 @@ def test_several_documents_keep_apart(kinds):
     assert [each[-1].end for each in made] == [len(text) for _, text in documents]
     assert passages(kinds["wordpiece"], [], Window(24, 4)) == []
     with pytest.raises(ModelError, match=r"the prefix 'the cat .* leaves no room for text in 20 tokens"):
-        cut(kinds["wordpiece"], "the dog " * 40, 20, prefix="the cat sat on the mat and it was very good and ")
+        cut(
+            kinds["wordpiece"], "the dog " * 40, 20, prefix="the cat sat on the mat and it was very good and "
+        )
 
 
 @pytest.mark.parametrize(("unknown", "level"), [(5, None), (6, "warn"), (50, "warn"), (51, "fail")])
 @pytest.mark.parametrize(
     ("word", "script"),
-    [("ខ្មែរ", ", mostly Khmer: ខ្មែរ"), ("汉", ", mostly CJK: 汉"), ("🙂", ": 🙂"), ("bc", ", mostly Latin: bc")],
+    [
+        ("ខ្មែរ", ", mostly Khmer: ខ្មែរ"),
+        ("汉", ", mostly CJK: 汉"),
+        ("🙂", ": 🙂"),
+        ("bc", ", mostly Latin: bc"),
+    ],
 )
 def test_texts_in_a_script_that_the_tokenizer_does_not_know_are_noticed(unknown, level, word, script):
-    tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate("[PAD] [UNK] [CLS] [SEP] [MASK] a".split())})
+    tokenizer = BertTokenizer(
+        vocab={token: i for i, token in enumerate("[PAD] [UNK] [CLS] [SEP] [MASK] a".split())}
+    )
     rows = Columns({"text_a": ["a " * (97 - unknown), f"{word} " * (unknown - 1)], "text_b": ["a a a", word]})
-    found = list(unknown_findings(tokenizer, "some/bert", rows, get_task("text-classification").schema, "test"))
-    assert [finding.level for finding in found] == ["warn" if level and word == "bc" else level] * (level is not None)
+    found = list(
+        unknown_findings(tokenizer, "some/bert", rows, get_task("text-classification").schema, "test")
+    )
+    assert [finding.level for finding in found] == ["warn" if level and word == "bc" else level] * (
+        level is not None
+    )
     for finding in found:
         assert finding.what.startswith(
             "test: 1 of 2 rows have only tokens that are unknown to the tokenizer of some/bert; "
@@ -200,6 +226,10 @@ def test_texts_in_a_script_that_the_tokenizer_does_not_know_are_noticed(unknown,
 @pytest.mark.parametrize(("count", "read"), [(1_999, 1_999), (2_000, 1_000), (50_000, 1_000)])
 def test_many_rows_are_looked_at_in_part(count, read, kinds):
     rows = Columns({"text": ["zzz"] * count})
-    (found,) = unknown_findings(kinds["wordpiece"], "bert", rows, get_task("text-classification").schema, "train")
+    (found,) = unknown_findings(
+        kinds["wordpiece"], "bert", rows, get_task("text-classification").schema, "train"
+    )
     assert f"{read:,} of {read:,} rows have" in found.what
-    assert not [*unknown_findings(kinds["bytes"], "roberta", rows, get_task("text-classification").schema, "train")]
+    assert not [
+        *unknown_findings(kinds["bytes"], "roberta", rows, get_task("text-classification").schema, "train")
+    ]

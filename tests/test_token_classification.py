@@ -1,4 +1,6 @@
-"""Named entities from files to answers: nothing lost, nothing shifted, and Hugging Face reads what is saved."""
+"""Named entities from files to answers: nothing lost, nothing shifted, and Hugging Face reads what
+is saved.
+"""
 
 import copy
 import json
@@ -72,7 +74,8 @@ def write_recipe(folder, encoder, head="crf"):
         f"task: {{name: token-classification, head: {head}}}\n"
         f"model: {{name: {encoder}, max_length: 24}}\n"
         "data: {source: {train: train.conll, validation: dev.conll}}\n"
-        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2, eval_strategy: no,"
+        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2, "
+        "eval_strategy: no,"
         " save_strategy: no}\n"
         "verify: false\nexplain: false\n",
     )
@@ -96,7 +99,11 @@ def get(source, columns=None, **options):
 
 def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path):
     expected = "B-X I-X B-X O B-Y".split()
-    for name, tags in (("iob1", "I-X I-X B-X O I-Y"), ("bio", "B-X I-X B-X O B-Y"), ("bioes", "B-X E-X S-X O S-Y")):
+    for name, tags in (
+        ("iob1", "I-X I-X B-X O I-Y"),
+        ("bio", "B-X I-X B-X O B-Y"),
+        ("bioes", "B-X E-X S-X O S-Y"),
+    ):
         path = tmp_path / f"{name}.conll"
         path.write_text("".join(f"w{i} {tag}\n" for i, tag in enumerate(tags.split())))
         data = get(path)
@@ -148,8 +155,14 @@ def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path
 
 
 def test_spans_are_of_the_text_of_tokens_and_nothing_is_asked_of_rows_without_either(tmp_path):
-    rows = get(small.write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[2, 3, "X"]]}])).rows
-    assert rows["train"][0] == {"text": "a b", "spans": [{"start": 2, "end": 3, "label": "X"}], "tags": ["O", "B-X"]}
+    rows = get(
+        small.write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[2, 3, "X"]]}])
+    ).rows
+    assert rows["train"][0] == {
+        "text": "a b",
+        "spans": [{"start": 2, "end": 3, "label": "X"}],
+        "tags": ["O", "B-X"],
+    }
     task = TokenClassificationOptions(name="token-classification")
     path = tmp_path / "plain.jsonl"
     path.write_text('{"tokens": ["a", "b"]}\n')
@@ -204,9 +217,11 @@ def test_rows_without_words_do_not_stop_training(tiny_encoder, tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for head in ("softmax", "crf"):
         (tmp_path / "r.yaml").write_text(
-            f"task: {{name: token-classification, head: {head}}}\nmodel: {{name: {tiny_encoder}, max_length: 24}}\n"
+            f"task: {{name: token-classification, head: {head}}}\nmodel: {{name: {tiny_encoder}, "
+            f"max_length: 24}}\n"
             "data: {source: {train: rows.jsonl}}\nverify: false\nexplain: false\n"
-            "training: {num_train_epochs: 1, per_device_train_batch_size: 8, logging_steps: 1, learning_rate: 1e-2}\n"
+            "training: {num_train_epochs: 1, per_device_train_batch_size: 8, logging_steps: 1, "
+            "learning_rate: 1e-2}\n"
         )
         run = train(load_recipe(tmp_path / "r.yaml"), tmp_path / head)
         events = small.read_rows(run.folder / "metrics.jsonl")
@@ -225,7 +240,9 @@ def test_missing_spans_are_named_as_the_column_is(name, tmp_path):
     path = small.write_rows(
         tmp_path / "spans.jsonl", [{"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None}]
     )
-    small.raises(DataError, f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2", get, path, columns=mapped)
+    small.raises(
+        DataError, f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2", get, path, columns=mapped
+    )
 
 
 def test_spans_become_tags_and_what_was_done_is_reported(tmp_path):
@@ -247,13 +264,17 @@ def test_types_of_which_nothing_is_left_are_named(tmp_path):
     path = small.write_rows(tmp_path / "spans.jsonl", rows)
     (lost,) = [f.what for f in get(path, alignment="expand").findings if f.level == "severe"]
     assert lost.startswith("train: types of which no span is left: LOC 3; scores")
-    small.raises(DataError, "with contract, none of the 6 spans of train is left", get, path, alignment="contract")
+    small.raises(
+        DataError, "with contract, none of the 6 spans of train is left", get, path, alignment="contract"
+    )
 
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 @pytest.mark.parametrize("alignment", ["expand", "contract", "strict"])
 def test_scores_are_against_the_spans_as_given(alignment, scheme):
-    """Sets of characters are compared, whatever was moved or dropped for training; seqeval's where nothing was."""
+    """Sets of characters are compared, whatever was moved or dropped for training; seqeval's where nothing
+    was.
+    """
     types = ["A", "B"]
     moved = 0
     for case in range(150):
@@ -264,11 +285,17 @@ def test_scores_are_against_the_spans_as_given(alignment, scheme):
             if alignment == "strict":  # whole words, which may share some
                 ends = [(a, b) for a, _ in words(text) for _, b in words(text) if a < b]
             else:
-                ends = [(a, b) for a in range(len(text)) for b in range(a + 1, len(text) + 1) if text[a:b].strip()]
+                ends = [
+                    (a, b) for a in range(len(text)) for b in range(a + 1, len(text) + 1) if text[a:b].strip()
+                ]
             chosen = rng.permutation(ends)[: rng.integers(0, 4)].tolist() if ends else []
             spans.append([{"start": a, "end": b, "label": str(rng.choice(types))} for a, b in chosen])
         aligned = [spans_to_tags(*pair, alignment) for pair in zip(texts, spans, strict=True)]
-        columns = {"text": texts, "tags": [each.tags for each in aligned], "spans": [each.spans for each in aligned]}
+        columns = {
+            "text": texts,
+            "tags": [each.tags for each in aligned],
+            "spans": [each.spans for each in aligned],
+        }
         answers = []
         right = [0, 0, 0]
         for text, own, each in zip(texts, spans, aligned, strict=True):
@@ -281,7 +308,9 @@ def test_scores_are_against_the_spans_as_given(alignment, scheme):
             answers.append({"words": of_words, "entities": found})
             stripped = [(s["label"], text[s["start"] : s["end"]], s["start"], s["end"]) for s in own]
             gold = {(k, b - len(t.lstrip()), a + len(t.rstrip())) for k, t, a, b in stripped}
-            right = [a + b for a, b in zip(right, (len(gold & {*borders}), len(borders), len(gold)), strict=True)]
+            right = [
+                a + b for a, b in zip(right, (len(gold & {*borders}), len(borders), len(gold)), strict=True)
+            ]
             moved += gold != {(k, places[a][0], places[b - 1][1]) for k, a, b in entities(each.tags)}
         options = TokenClassificationOptions(name="token-classification", scheme=scheme, labels=types)
         rows = Dataset.from_dict(columns)
@@ -294,14 +323,20 @@ def test_scores_are_against_the_spans_as_given(alignment, scheme):
         assert (errors["correct"], sum(errors.values()) - errors["spurious"]) == (right[0], right[2])
         assert sum(graded.decisions().get("after", [(), ()])[1]) == right[0]
         aside = {name: values for name, values in columns.items() if name != "spans"}
-        if all(not any(each.counts[name] for name in ("misaligned", "lost", "overlapping")) for each in aligned):
+        if all(
+            not any(each.counts[name] for name in ("misaligned", "lost", "overlapping")) for each in aligned
+        ):
             of_tags = TokenClassification(options, None, 16).grade(answers, Dataset.from_dict(aside))  # type: ignore
             assert of_tags.scores == graded.scores
     assert moved > 50
 
 
 def test_a_type_that_only_the_given_spans_have_is_scored():
-    columns = {"text": ["삼삼거북경"], "tags": [["B-PER"]], "spans": [[{"start": 3, "end": 5, "label": "LOC"}]]}
+    columns = {
+        "text": ["삼삼거북경"],
+        "tags": [["B-PER"]],
+        "spans": [[{"start": 3, "end": 5, "label": "LOC"}]],
+    }
     options = TokenClassificationOptions(name="token-classification", labels=["PER"])
     task = TokenClassification(options, None, 16)
     whole = {"start": 0, "end": 5, "score": 0.9}
@@ -348,7 +383,8 @@ def made(head, folder, max_length=16, **options):
         st.one_of(
             st.text(max_size=80),
             st.lists(
-                st.sampled_from(["cat", "", " ", "\u200b", "🏳️‍🌈", "x" * 30, "\x00", "new york", "É"]), max_size=30
+                st.sampled_from(["cat", "", " ", "\u200b", "🏳️‍🌈", "x" * 30, "\x00", "new york", "É"]),
+                max_size=30,
             ),
         ),
         min_size=1,
@@ -426,7 +462,9 @@ def test_context_changes_scores_and_never_the_words(tiny_encoder):
     alone = ask(task, model)(rows)
     options = task.options.model_copy(update={"context": "document"})
     around = ask(TokenClassification(options, task.tokenizer, 16), model)(rows)
-    assert [[w["word"] for w in a["words"]] for a in alone] == [[w["word"] for w in a["words"]] for a in around]
+    assert [[w["word"] for w in a["words"]] for a in alone] == [
+        [w["word"] for w in a["words"]] for a in around
+    ]
     assert alone[0]["words"][0]["score"] != around[0]["words"][0]["score"]
     unknown = [{**rows[0], "document": "1"}, {**rows[1], "document": "2"}]
     apart = ask(TokenClassification(options, task.tokenizer, 16), model)(unknown)
@@ -443,7 +481,9 @@ def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder):
 
 
 def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder):
-    """The chain goes on across it, as in training; an entity around it is parted, and keeps type and score."""
+    """The chain goes on across it, as in training; an entity around it is parted, and keeps type and
+    score.
+    """
     for scheme in ("BIO", "BIOES"):
         task, model = made("crf", tiny_encoder, max_length=64, scheme=scheme)
         predict = ask(task, model)
@@ -586,14 +626,21 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     frame = pandas.DataFrame(rows)
     assert ask(task, model)(frame) == ask(task, model)(rows)
     table = ask(task, model).frame(frame)
-    assert [json.loads(cell) for cell in table["entities"]] == [answer["entities"] for answer in ask(task, model)(rows)]
+    assert [json.loads(cell) for cell in table["entities"]] == [
+        answer["entities"] for answer in ask(task, model)(rows)
+    ]
     with torch.no_grad():
         model.crf.transitions.fill_(float("nan"))
     small.raises(ModelError, "its CRF is not finite", ask(task, model), "the cat")
     words = Dataset.from_dict({"tokens": [["cat"]]})
     emissions = np.full((1, len(task.tags)), np.nan, np.float32)
     small.raises(
-        ModelError, "not finite for 1 of 1 rows", task.decode, [Emissions(emissions, None)], task.encode(words), words
+        ModelError,
+        "not finite for 1 of 1 rows",
+        task.decode,
+        [Emissions(emissions, None)],
+        task.encode(words),
+        words,
     )
 
 

@@ -58,7 +58,9 @@ def runs(learned, tiny_encoder, tmp_path_factory):
     made = {"single-label": learned}
     for kind in KINDS[1:]:
         room = tmp_path_factory.mktemp(kind)
-        made[kind] = small.trained(room, tiny_encoder, *small.LEARN, "training.num_train_epochs=10", kind=kind)
+        made[kind] = small.trained(
+            room, tiny_encoder, *small.LEARN, "training.num_train_epochs=10", kind=kind
+        )
     return made
 
 
@@ -85,8 +87,12 @@ def test_the_run_folder_holds_what_it_promises(runs):
     assert run.finished
     assert run.recipe == load_recipe(run.folder.parent / "small.yaml", small.LEARN)
     there = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
-    promised = "recipe.yaml results.json environment.json data.json metrics.jsonl model/config.json model/README.md "
-    promised += "model/model.safetensors model/tokenizer.json predictions/validation.jsonl predictions/test.jsonl"
+    promised = (
+        "recipe.yaml results.json environment.json data.json metrics.jsonl model/config.json model/README.md "
+    )
+    promised += (
+        "model/model.safetensors model/tokenizer.json predictions/validation.jsonl predictions/test.jsonl"
+    )
     assert there >= {*promised.split()}
     assert not [name for name in there if "writing" in name]
     assert read_json(run.folder / "results.json")["task"]["name"] == "text-classification"
@@ -120,9 +126,17 @@ def test_the_attention_that_runs_is_named(tiny_encoder, tmp_path, caplog):
 def test_nothing_in_a_run_is_a_pickle(runs, lora):
     for run in (runs["single-label"], lora):
         for path in (path for path in run.folder.rglob("*") if path.is_file()):
-            assert path.suffix in (".yaml", ".json", ".jsonl", ".csv", ".safetensors", ".md", ".html", ".sha256", ""), (
-                path
-            )
+            assert path.suffix in (
+                ".yaml",
+                ".json",
+                ".jsonl",
+                ".csv",
+                ".safetensors",
+                ".md",
+                ".html",
+                ".sha256",
+                "",
+            ), path
             assert path.suffix or path.name == ".lock"
             head = path.read_bytes()[:2]
             assert not head.startswith((b"PK", b"\x80")), path  # how torch.save and pickle begin
@@ -156,7 +170,11 @@ def test_a_file_without_targets_is_named(learned, tmp_path):
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "a cat", "gold": "good"}])
     for source in (learned.folder, learned.model):
         small.raises(
-            DataError, r"rows\.jsonl: no column `label`.*\n.*data\.columns\.COLUMN=NAME", evaluate, source, data=file
+            DataError,
+            r"rows\.jsonl: no column `label`.*\n.*data\.columns\.COLUMN=NAME",
+            evaluate,
+            source,
+            data=file,
         )
         assert evaluate(source, data=file, overrides=["data.columns.label=gold"])["rows"] == 1
 
@@ -217,7 +235,9 @@ def rising_and_falling(monkeypatch):
 
 
 @pytest.mark.parametrize(("metric", "best"), [(None, 12), ("eval_recall_macro", 4)])
-def test_the_checkpoint_is_chosen_by_the_metric_that_was_named(metric, best, tiny_encoder, tmp_path, monkeypatch):
+def test_the_checkpoint_is_chosen_by_the_metric_that_was_named(
+    metric, best, tiny_encoder, tmp_path, monkeypatch
+):
     rising_and_falling(monkeypatch)
     named = [f"training.metric_for_best_model={metric}"] if metric else []
     run = small.trained(tmp_path, tiny_encoder, "training.num_train_epochs=3", *named)
@@ -330,8 +350,16 @@ def test_class_weights_are_balanced_and_used(tiny_encoder, tmp_path):
 def test_weights_of_several_labels_are_torchs_pos_weight(batch, tiny_encoder, tmp_path):
     rows = small.rows("multi-label", 12)
     rows += [row for row in small.rows("multi-label", 16) if row["labels"] == ["good"]]
-    divided = (f"training.per_device_train_batch_size={batch}", f"training.gradient_accumulation_steps={16 // batch}")
-    more = ("task.class_weights=auto", "training.max_steps=1", "training.logging_steps=1", "training.bf16=false")
+    divided = (
+        f"training.per_device_train_batch_size={batch}",
+        f"training.gradient_accumulation_steps={16 // batch}",
+    )
+    more = (
+        "task.class_weights=auto",
+        "training.max_steps=1",
+        "training.logging_steps=1",
+        "training.bf16=false",
+    )
     recipe = small.recipe(tmp_path, tiny_encoder, *divided, *more, kind="multi-label")
     small.write_rows(tmp_path / "train.jsonl", rows)
     run = train(recipe, tmp_path / "run")
@@ -339,7 +367,9 @@ def test_weights_of_several_labels_are_torchs_pos_weight(batch, tiny_encoder, tm
     labels = torch.tensor([[float(name in row["labels"]) for name in task.names] for row in rows])
     weights = (1 - labels).sum(0) / labels.sum(0)
     assert list(task.options.class_weights.values()) == pytest.approx(weights.tolist())
-    plain, expected = (torch.nn.BCEWithLogitsLoss(pos_weight=each)(logits, labels) for each in (None, weights))
+    plain, expected = (
+        torch.nn.BCEWithLogitsLoss(pos_weight=each)(logits, labels) for each in (None, weights)
+    )
     assert abs(float(plain - expected)) > 1e-3
     assert losses(run)[0] == pytest.approx(float(expected), abs=2e-6)
 
@@ -347,7 +377,10 @@ def test_weights_of_several_labels_are_torchs_pos_weight(batch, tiny_encoder, tm
 @pytest.mark.parametrize(
     ("kind", "setting"),
     [
-        *(("regression", f"task.{key}") for key in ("class_weights=auto", "thresholds=0.5", "temperature=2.0")),
+        *(
+            ("regression", f"task.{key}")
+            for key in ("class_weights=auto", "thresholds=0.5", "temperature=2.0")
+        ),
         *((kind, "training.label_smoothing_factor=0.1") for kind in ("multi-label", "regression")),
     ],
 )
@@ -403,7 +436,9 @@ def test_thresholds_and_temperature_are_saved_and_used(runs):
     with torch.inference_mode():
         logits = plain(**batch).logits[0]
     expected = torch.sigmoid(logits / saved["temperature"]).tolist()
-    assert list(load(run.folder, precision="fp32")("the cat was good")["scores"].values()) == pytest.approx(expected)
+    assert list(load(run.folder, precision="fp32")("the cat was good")["scores"].values()) == pytest.approx(
+        expected
+    )
 
 
 # --- verified
@@ -426,12 +461,18 @@ def test_a_model_that_answers_otherwise_from_disk_does_not_pass(tiny_encoder, tm
 
 
 def test_a_fresh_process_finds_the_package_where_this_one_does(tiny_encoder, tmp_path, monkeypatch):
-    (bare := tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without site-packages
+    (bare := tmp_path / "python").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n'
+    )  # without site-packages
     bare.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    (tmp_path / "bertkit.py").write_text("raise ZeroDivisionError")  # of the working directory, which is not meant
-    recipe = small.recipe(tmp_path, tiny_encoder, "verify=true", "training.max_steps=1", "training.bf16=false")
+    (tmp_path / "bertkit.py").write_text(
+        "raise ZeroDivisionError"
+    )  # of the working directory, which is not meant
+    recipe = small.recipe(
+        tmp_path, tiny_encoder, "verify=true", "training.max_steps=1", "training.bf16=false"
+    )
     monkeypatch.chdir(tmp_path)
     assert train(recipe, tmp_path / "run").results["verified"]
 
@@ -451,7 +492,8 @@ def test_a_run_killed_after_its_results_is_completed(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=1", "checkpoints=none")
     run = train(recipe, tmp_path / "run")
     before = {
-        name: sha256(run.folder / name) for name in ("results.json", "model/README.md", "model/model.safetensors")
+        name: sha256(run.folder / name)
+        for name in ("results.json", "model/README.md", "model/model.safetensors")
     }
     for name in ("report.html", "mistakes.csv", "model/README.md"):
         (run.folder / name).unlink()
@@ -474,7 +516,9 @@ def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder, tmp_pat
 def test_findings_that_fail_stop_before_a_model_is_built(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(TextClassification, "model", Mock(side_effect=AssertionError("a model was built")))
     recipe = small.recipe(tmp_path, tiny_encoder)
-    small.write_rows(tmp_path / "train.jsonl", [row | {"label": "good"} for row in small.rows("single-label", 16)])
+    small.write_rows(
+        tmp_path / "train.jsonl", [row | {"label": "good"} for row in small.rows("single-label", 16)]
+    )
     for split in ("validation", "test"):
         small.write_rows(tmp_path / f"{split}.jsonl", [{"text": "a cat", "label": "good"}])
     small.raises(DataError, "nothing to learn", train, recipe, tmp_path / "run")
@@ -482,7 +526,9 @@ def test_findings_that_fail_stop_before_a_model_is_built(tiny_encoder, tmp_path,
 
 def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(TextClassification, "chunk_size", 4)
-    cutting = load(train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "cuts").folder)
+    cutting = load(
+        train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "cuts").folder
+    )
     recipe = small.recipe(tmp_path, tiny_encoder, "task.overflow=error", "model.max_length=16")
     problems = small.problems_of(DataError, train, recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -490,7 +536,9 @@ def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path,
     given = [row["text"] for row in small.rows("single-label", 16)]
     long = [number for number, text in enumerate(given) if len(text.split()) > 14]
     assert long[0] < 4 < 12 < long[-1]  # in the first chunk and in the last
-    assert [problem.where for problem in problems] == [f"{path}:{number + 1}, id row-{number}" for number in long]
+    assert [problem.where for problem in problems] == [
+        f"{path}:{number + 1}, id row-{number}" for number in long
+    ]
     strict = cutting.task.options.model_copy(update={"overflow": "error"})
     task = dataclasses.replace(cutting.task, options=strict, max_length=16)
     assert [
@@ -501,7 +549,11 @@ def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path,
     ] == ["row 6", "row 7"]
 
 
-BY_TOKENS = ("batching={tokens: 20}", "~training.per_device_train_batch_size", "~training.per_device_eval_batch_size")
+BY_TOKENS = (
+    "batching={tokens: 20}",
+    "~training.per_device_train_batch_size",
+    "~training.per_device_eval_batch_size",
+)
 
 
 @pytest.mark.parametrize(
@@ -531,9 +583,9 @@ def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
         train(recipe, tmp_path / "run")
     assert "learning_rate" in str(caught.value)
     rows = sorted({*seen[place - 2], *seen[place - 1]})
-    assert ", over " + ", ".join(f"train.jsonl:{row + 1}, id row-{row}" for row in rows) in str(caught.value).replace(
-        f"{tmp_path}/", ""
-    )
+    assert ", over " + ", ".join(f"train.jsonl:{row + 1}, id row-{row}" for row in rows) in str(
+        caught.value
+    ).replace(f"{tmp_path}/", "")
 
 
 STEPS = ("training.eval_strategy=steps", "training.eval_steps=3")
@@ -584,12 +636,20 @@ def test_more_labels_than_a_model_may_have_are_refused_before_training(tiny_enco
     assert encoders.LONGEST == untrusted.LONGEST
     monkeypatch.setattr(encoders, "LONGEST", 1)
     small.refuses(
-        DataError, "data: 2 labels, where a model has 1 at most", small.recipe(tmp_path, tiny_encoder), tmp_path
+        DataError,
+        "data: 2 labels, where a model has 1 at most",
+        small.recipe(tmp_path, tiny_encoder),
+        tmp_path,
     )
 
 
 def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(tiny_encoder, tmp_path):
-    odd = ("training.eval_strategy=steps", "training.eval_steps=1", "training.save_steps=2", "training.max_steps=3")
+    odd = (
+        "training.eval_strategy=steps",
+        "training.eval_steps=1",
+        "training.save_steps=2",
+        "training.max_steps=3",
+    )
     run = small.trained(tmp_path, tiny_encoder, *odd, "training.learning_rate=1e-30", "checkpoints=keep")
     assert run.results["seeds"][0]["best_step"] == 3  # of equal scores the last
     assert {path.name for path in run.checkpoints.glob("seed-*/checkpoint-*")} >= {"checkpoint-1"}
@@ -608,12 +668,19 @@ def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monke
     monkeypatch.setattr(TextClassification, "forward", full)
     recipe = small.recipe(tmp_path, tiny_encoder, f"training.auto_find_batch_size={divide}")
     small.raises(
-        RecipeError, r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true", train, recipe, tmp_path / "run"
+        RecipeError,
+        r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true",
+        train,
+        recipe,
+        tmp_path / "run",
     )
 
 
 def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder, tmp_path):
-    given = ["batching={tokens: 60}", *(f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))]
+    given = [
+        "batching={tokens: 60}",
+        *(f"~training.per_device_{use}_batch_size" for use in ("train", "eval")),
+    ]
     run = small.trained(tmp_path, tiny_encoder, *given)
     predictor = load(run.folder)
     assert predictor.batch_size == Batching(tokens=60)
@@ -628,7 +695,9 @@ BY_MINE = ("training.metric_for_best_model=mine", "training.num_train_epochs=4")
 
 
 class Scripted:
-    """Returns these numbers at the evaluations of a training, which the one of the untrained model precedes."""
+    """Returns these numbers at the evaluations of a training, which the one of the untrained model
+    precedes.
+    """
 
     def __init__(self, *numbers):
         self.numbers = (0.0, *numbers)
@@ -662,7 +731,9 @@ def test_it_sees_the_answers_of_every_evaluation_and_chooses_the_seed(tiny_encod
     caplog.set_level(logging.WARNING, "bertkit")
     recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "training.learning_rate=1e-2", "seeds=[1, 2]")
     run = train(recipe, tmp_path / "run", metrics=[Hits()])
-    assert evaluations(run, "eval_mine") == pytest.approx([10 * each for each in evaluations(run, "eval_accuracy")])
+    assert evaluations(run, "eval_mine") == pytest.approx(
+        [10 * each for each in evaluations(run, "eval_accuracy")]
+    )
     results = run.results
     assert results["headline"] == "mine"
     for outcome in results["seeds"]:
@@ -695,10 +766,25 @@ class Named:
 UNSUITED = {
     "fails": ("single-label", [Named()], "Named.compute failed on these answers: division by zero"),
     "no metric": ("single-label", [5], "int.compute failed on these answers: 'int' object has no attribute"),
-    "name of ours": ("single-label", [Named(accuracy=0.123)], "returned a score called accuracy, as there is already"),
-    "twice": ("single-label", [Named(mine=1.0), Named(mine=0.0)], "returned a score called mine, as there is already"),
-    "of regression": ("regression", [Named(pearson=1.0)], "returned a score called pearson, as there is already"),
-    **{task: (task, [Hits()], "have no pairs of prediction") for task in ("similarity-in-batch", "retrieval", "mlm")},
+    "name of ours": (
+        "single-label",
+        [Named(accuracy=0.123)],
+        "returned a score called accuracy, as there is already",
+    ),
+    "twice": (
+        "single-label",
+        [Named(mine=1.0), Named(mine=0.0)],
+        "returned a score called mine, as there is already",
+    ),
+    "of regression": (
+        "regression",
+        [Named(pearson=1.0)],
+        "returned a score called pearson, as there is already",
+    ),
+    **{
+        task: (task, [Hits()], "have no pairs of prediction")
+        for task in ("similarity-in-batch", "retrieval", "mlm")
+    },
 }
 
 
@@ -730,7 +816,12 @@ def test_the_command_line_says_where_metrics_come_from(command, tiny_encoder, tm
 
 # --- report_to
 
-SHORT = ("training.max_steps=4", "training.logging_steps=1", "training.eval_strategy=steps", "training.eval_steps=2")
+SHORT = (
+    "training.max_steps=4",
+    "training.logging_steps=1",
+    "training.eval_strategy=steps",
+    "training.eval_steps=2",
+)
 
 
 def logged(run, seed, name):
@@ -760,7 +851,9 @@ def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(tiny_encoder, tm
 
 # --- every field of TrainingArguments has an effect in a recipe, or is refused with a reason
 
-FIELDS = {field.name for field in fields(TrainingArguments)} & training_fields().keys()  # those that are to stay
+FIELDS = {
+    field.name for field in fields(TrainingArguments)
+} & training_fields().keys()  # those that are to stay
 # fields that a plain run does not read -> what reads them in the cases that they are for
 READ_ELSEWHERE = {
     f"{small.CHECKPOINTING}_kwargs": Trainer.train,
@@ -770,9 +863,18 @@ READ_ELSEWHERE = {
     "restore_callback_states_from_checkpoint": Trainer,
     "run_name": TrackioCallback,
     "tf32": TrainingArguments.__post_init__,
-    **dict.fromkeys(("project", "trackio_bucket_id", "trackio_space_id", "trackio_static_space_id"), TrackioCallback),
+    **dict.fromkeys(
+        ("project", "trackio_bucket_id", "trackio_space_id", "trackio_static_space_id"), TrackioCallback
+    ),
 }
-LOOKING = ("__post_init__", "_validate_args", "to_dict", "_asdict_inner", "__repr__", "__eq__")  # reads without effect
+LOOKING = (
+    "__post_init__",
+    "_validate_args",
+    "to_dict",
+    "_asdict_inner",
+    "__repr__",
+    "__eq__",
+)  # reads without effect
 
 
 @pytest.fixture(scope="module")
@@ -788,7 +890,11 @@ def run(tiny_encoder, tmp_path_factory):
         return real(self, name)
 
     keys = ["eval_on_start=true", "logging_first_step=true", "logging_steps=3", "save_total_limit=1"]
-    keys += ["include_num_input_tokens_seen=non_padding", "dataloader_num_workers=1", "dataloader_prefetch_factor=3"]
+    keys += [
+        "include_num_input_tokens_seen=non_padding",
+        "dataloader_num_workers=1",
+        "dataloader_prefetch_factor=3",
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arguments, "__getattribute__", recorded)
         small.trained(folder, tiny_encoder, *(f"training.{key}" for key in keys))
@@ -814,7 +920,9 @@ def test_effects_in_the_log(run):
     assert len(list(run[0].rglob("checkpoint-*"))) == 1
 
 
-SWITCHES = [name for name, field in training_fields().items() if name in DECIDED and isinstance(field.default, bool)]
+SWITCHES = [
+    name for name, field in training_fields().items() if name in DECIDED and isinstance(field.default, bool)
+]
 
 
 @pytest.mark.parametrize("name", SWITCHES)

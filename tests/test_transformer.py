@@ -23,7 +23,9 @@ THEIR_LOSS = pytest.mark.filterwarnings("ignore:Version v4.12.0:FutureWarning")
 
 
 def ours(**options):
-    """A small encoder–decoder with large random weights, biases and layer norms, so that no term of it is near 0."""
+    """A small encoder–decoder with large random weights, biases and layer norms, so that no term of it is
+    near 0.
+    """
     one = bert.config({**SIZES, **options}, vocab_size=VOCAB)
     config = transformer.config(one, decoder_start_token_id=START, eos_token_id=END)
     return perturbed(transformer.EncoderDecoderModel(config))
@@ -161,7 +163,9 @@ def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps):
     made = []
     for part in target.split(steps, dim=1):
         mask = given["attention_mask"]
-        step = model(attention_mask=mask, encoder_outputs=encoded, decoder_input_ids=part, past_key_values=cache)
+        step = model(
+            attention_mask=mask, encoder_outputs=encoded, decoder_input_ids=part, past_key_values=cache
+        )
         made.append(step.logits)
         assert step.past_key_values is cache
     assert_close(torch.cat(made, dim=1), wanted.logits, **CLOSE)
@@ -192,7 +196,9 @@ def test_generate_gives_what_theirs_gives_and_what_was_learned(options, use_cach
 def test_the_smoothed_loss_is_that_of_transformers_trainer(smoothing):
     model = ours()
     given = batch()
-    wanted = transformers.trainer_pt_utils.LabelSmoother(epsilon=smoothing)(theirs(model)(**given), given["labels"])
+    wanted = transformers.trainer_pt_utils.LabelSmoother(epsilon=smoothing)(
+        theirs(model)(**given), given["labels"]
+    )
     assert_close(model(**given, label_smoothing=smoothing).loss, wanted, **CLOSE)
 
 
@@ -257,10 +263,17 @@ def test_what_cannot_be_is_refused():
     for _ in range(2):
         model(**source_and_target(), past_key_values=cache)
     small.raises(
-        ModelError, "24 tokens, but the model has 20 positions", model, **source_and_target(), past_key_values=cache
+        ModelError,
+        "24 tokens, but the model has 20 positions",
+        model,
+        **source_and_target(),
+        past_key_values=cache,
     )
     config = ours().config
     config.decoder.hidden_size = 32
     small.raises(
-        ModelError, "hidden_size is 16 in the encoder, 32 in the decoder", transformer.EncoderDecoderModel, config
+        ModelError,
+        "hidden_size is 16 in the encoder, 32 in the decoder",
+        transformer.EncoderDecoderModel,
+        config,
     )

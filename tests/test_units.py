@@ -1,4 +1,6 @@
-"""What has a tag: words, characters or given tokens; decided from train, and the same in every use of a model."""
+"""What has a tag: words, characters or given tokens; decided from train, and the same in every use of a
+model.
+"""
 
 import itertools
 from array import array
@@ -26,26 +28,46 @@ SCRIPTS = Path(__file__).parent.parent.parent / "shared" / "data" / "scripts"
 NAMES = ("张三", "李明", "王芳")
 PLACES = ("北京", "上海")
 CHINESE = [(f"{name}在{place}读书。", [(0, 2, "PER"), (3, 5, "LOC")]) for name in NAMES for place in PLACES]
-JAPANESE = [("田中さんは東京にいる。", [(0, 2, "PER"), (5, 7, "LOC")]), ("iPhoneは石川さんの。", [(7, 9, "PER")])]
+JAPANESE = [
+    ("田中さんは東京にいる。", [(0, 2, "PER"), (5, 7, "LOC")]),
+    ("iPhoneは石川さんの。", [(7, 9, "PER")]),
+]
 KOREAN = [
     ("김철수는 서울에서 일한다.", [(0, 3, "PER"), (5, 7, "LOC")]),
     ("이영희는 부산에 산다.", [(0, 3, "PER"), (5, 7, "LOC")]),
 ]
-THAI = [("มาลีอยู่ที่เชียงใหม่", [(0, 4, "PER"), (11, 20, "LOC")]), ("สมชายไปกรุงเทพ", [(0, 5, "PER"), (7, 14, "LOC")])]
-ARABIC = [("وزيد في بيروت.", [(1, 4, "PER"), (8, 13, "LOC")]), ("سلمى وعلي هنا.", [(0, 4, "PER"), (6, 9, "PER")])]
+THAI = [
+    ("มาลีอยู่ที่เชียงใหม่", [(0, 4, "PER"), (11, 20, "LOC")]),
+    ("สมชายไปกรุงเทพ", [(0, 5, "PER"), (7, 14, "LOC")]),
+]
+ARABIC = [
+    ("وزيد في بيروت.", [(1, 4, "PER"), (8, 13, "LOC")]),
+    ("سلمى وعلي هنا.", [(0, 4, "PER"), (6, 9, "PER")]),
+]
 DOSES = [(f"take 5{n}0mg of X200", [(5, 8, "DOSE"), (8, 10, "UNIT")]) for n in range(3)]
 LANGUAGES = {"zh": CHINESE, "ja": JAPANESE, "ko": KOREAN, "th": THAI, "ar": ARABIC, "doses": DOSES}
-UNITS = {"zh": "words", "ja": "words", "ko": "characters", "th": "words", "ar": "characters", "doses": "characters"}
+UNITS = {
+    "zh": "words",
+    "ja": "words",
+    "ko": "characters",
+    "th": "words",
+    "ar": "characters",
+    "doses": "characters",
+}
 
 
 def encoder(folder, texts, by=1):
     """A small BERT whose tokens are the single characters of these texts; with `by` 2, pairs of them too."""
     characters = sorted({c for text in texts for c in text if not c.isspace()})
-    pairs = sorted({text[i : i + 2] for text in texts for i in range(len(text) - 1) if " " not in text[i : i + 2]})
+    pairs = sorted(
+        {text[i : i + 2] for text in texts for i in range(len(text) - 1) if " " not in text[i : i + 2]}
+    )
     pieces = characters + (pairs if by == 2 else [])
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *(f"##{piece}" for piece in pieces)]
     ids = {token: number for number, token in enumerate(vocabulary)}
-    BertTokenizer(vocab=ids, do_lower_case=False, strip_accents=False, model_max_length=128).save_pretrained(folder)
+    BertTokenizer(vocab=ids, do_lower_case=False, strip_accents=False, model_max_length=128).save_pretrained(
+        folder
+    )
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "max_position_embeddings": 128}
@@ -112,7 +134,9 @@ def test_the_unit_is_the_coarsest_that_cuts_no_entity(language, form, tmp_path):
     assert read.options.words == UNITS[language]
     assert [tuple(span.values()) for span in read.rows["train"]["spans"][0]] == rows[0][1]
     assert read.rows["train"]["text"][:] == [text for text, _ in rows]
-    notes = [finding.what for finding in read.findings if finding.what.startswith("units: characters, since ")]
+    notes = [
+        finding.what for finding in read.findings if finding.what.startswith("units: characters, since ")
+    ]
     assert len(notes) == (UNITS[language] == "characters")
 
 
@@ -124,7 +148,9 @@ def test_what_was_learned_is_found_in_raw_text_wherever_it_is_asked(language, fo
     folder = encoder(tmp_path / "encoder", [text for text, _ in rows])
     training = {"num_train_epochs": 100, "learning_rate": 3e-3, "bf16": False}
     settings = {"training": training, "verify": False, "explain": False}
-    run = bertkit.train("token-classification", tmp_path / "run", data=form(rows), model=str(folder), **settings)
+    run = bertkit.train(
+        "token-classification", tmp_path / "run", data=form(rows), model=str(folder), **settings
+    )
     texts = [text for text, _ in rows]
     gold = [spans for _, spans in rows]
     predictor = run.load()
@@ -164,7 +190,9 @@ def test_answers_to_a_text_say_that_the_model_learned_other_tokens(tmp_path):
     assert "of 2 sentences of train, 2 would be divided otherwise" in said(read)
     folder = encoder(tmp_path / "encoder", ["I do n't know did"])
     settings = {"training": {"max_steps": 1, "bf16": False}, "verify": False, "explain": False}
-    predictor = bertkit.train("token-classification", tmp_path / "run", data=rows, model=str(folder), **settings).load()
+    predictor = bertkit.train(
+        "token-classification", tmp_path / "run", data=rows, model=str(folder), **settings
+    ).load()
     of_text = predictor([{"text": "I don't"}])[0]
     of_tokens = predictor([{"tokens": ["I", "do", "n't"]}])[0]
     assert of_text["other_words"]
@@ -190,7 +218,9 @@ def test_tokens_make_the_text_that_was_written(tokens, text):
 
 def test_tokens_that_are_not_in_their_text_are_named(tmp_path):
     row = {"text": "Ada met Bo", "tokens": ["Ada", "saw", "Bo"], "tags": ["B-X", "O", "O"]}
-    small.raises(DataError, r"rows.jsonl:1: token 2, 'saw', is not in the text at character", data, [row], tmp_path)
+    small.raises(
+        DataError, r"rows.jsonl:1: token 2, 'saw', is not in the text at character", data, [row], tmp_path
+    )
 
 
 def test_a_few_spans_that_cut_a_word_are_expanded_and_counted(tmp_path):
@@ -233,9 +263,15 @@ def test_spans_with_their_own_text_say_whether_their_offsets_are_right(tmp_path)
     ("row", "said_of_it"),
     [
         ({"text": "Tom去上海", "tags": "B-P I-P O O B-L I-L".split()}, "units: characters"),
-        ({"tokens": ["Ada", "flew", " ", "to", "Bo"], "tags": "B-P O O O B-P".split()}, "would be divided otherwise"),
+        (
+            {"tokens": ["Ada", "flew", " ", "to", "Bo"], "tags": "B-P O O O B-P".split()},
+            "would be divided otherwise",
+        ),
         ({"tokens": [*"김철수는", "Tom"], "tags": "B-P I-P I-P O B-P".split()}, "units: characters"),
-        ({"text": "x", "tokens": ["Ada"], "tags": ["B-P"]}, "token 1, 'Ada', is not in the text at character"),
+        (
+            {"text": "x", "tokens": ["Ada"], "tags": ["B-P"]},
+            "token 1, 'Ada', is not in the text at character",
+        ),
     ],
 )
 def test_tokens_and_tags_of_odd_rows(row, said_of_it, tmp_path):
@@ -294,7 +330,9 @@ def test_scores_of_characters_are_those_of_seqeval_on_the_characters_of_the_file
     """KLUE's own measure: entities of characters, blanks included."""
     path = SCRIPTS / "klue_ko.tsv"
     rng = np.random.default_rng(0)
-    sentences = [row for _, row in itertools.islice(read_rows(path, DataSpec(source="x", format="conll")), 300)]
+    sentences = [
+        row for _, row in itertools.islice(read_rows(path, DataSpec(source="x", format="conll")), 300)
+    ]
     texts = []
     gold = []
     predicted = []
@@ -304,7 +342,9 @@ def test_scores_of_characters_are_those_of_seqeval_on_the_characters_of_the_file
         predicted.append([tag if keep else "O" for tag, keep in zip(row["tags"], kept, strict=True)])
         texts.append("".join(row["tokens"]))
         gold.append(of_tags(row["tags"]))
-    table = Table({"text": texts, "spans": gold}, Origin(["klue:"], array("H", bytes(600)), array("q", range(300))))
+    table = Table(
+        {"text": texts, "spans": gold}, Origin(["klue:"], array("H", bytes(600)), array("q", range(300)))
+    )
     table, _ = tagged.tag_spans(table, "test", "strict", "characters")
     labels = sorted({span["label"] for spans in gold for span in spans})
     options = TokenClassificationOptions(name="token-classification", words="characters", labels=labels)

@@ -1,4 +1,6 @@
-"""Training only the used rows of the word embedding: the same weights as of the whole table, files and messages."""
+"""Training only the used rows of the word embedding: the same weights as of the whole table, files and
+messages.
+"""
 
 from dataclasses import replace
 from unittest.mock import Mock
@@ -13,7 +15,13 @@ from safetensors.torch import load_file
 from steps import arguments, made
 from test_resume import RHYTHM, killed, last, newest
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    TrainerCallback,
+)
 
 from bertkit.attachments.used_rows import UsedEmbeddings, UsedRows
 from bertkit.cli.main import main
@@ -80,7 +88,11 @@ ARCHITECTURES = {
         *(("single-label", kind, {}) for kind in ARCHITECTURES),
         *((name, "", {}) for name in ("ner-crf", "similarity-in-batch", "text-to-text")),
         ("single-label", "", {"optim": "adamw_torch"}),
-        ("single-label", "", {"optim": "muon", "max_grad_norm": 0.0}),  # in bf16, which rounds what is clipped
+        (
+            "single-label",
+            "",
+            {"optim": "muon", "max_grad_norm": 0.0},
+        ),  # in bf16, which rounds what is clipped
         ("single-label", "", {"batch": 4, "divide": True}),
         ("single-label", "", {"weight_decay": 0.0}),
         ("single-label", "", {small.CHECKPOINTING: True}),
@@ -103,7 +115,9 @@ def test_every_task_architecture_and_setting_takes_the_same_steps(
 
 
 def test_other_rows_only_decay(tiny_encoder, tmp_path):
-    """By the rates of the schedule: the steps are made at 1, 0.9045, 0.6545, 0.3455, 0.0955 of the learning rate."""
+    """By the rates of the schedule: the steps are made at 1, 0.9045, 0.6545, 0.3455, 0.0955 of the learning
+    rate.
+    """
     case = BY_ID["single-label"]
     name = "bert.embeddings.word_embeddings.weight"
     before = made(case, tiny_encoder, arguments(tmp_path, 2, 2)).model.state_dict()[name].clone()
@@ -111,7 +125,10 @@ def test_other_rows_only_decay(tiny_encoder, tmp_path):
     other = [WORDS.index(word) for word in ("red", "green", "four")]
     decay = 1.0
     for step in range(5):
-        decay *= 1 - 1e-2 * 0.3 * (1 + torch.cos(torch.tensor(torch.pi * step / 5, dtype=torch.float64)).item()) / 2
+        decay *= (
+            1
+            - 1e-2 * 0.3 * (1 + torch.cos(torch.tensor(torch.pi * step / 5, dtype=torch.float64)).item()) / 2
+        )
     torch.testing.assert_close(after[other], (before[other] * decay), rtol=1e-6, atol=0)
     assert not torch.allclose(after, before * decay, rtol=1e-3), "and the used ones are trained"
 
@@ -142,7 +159,10 @@ def test_a_token_without_a_row_is_an_error_in_training():
     _, whole, used = embeddings()
     assert torch.equal(used(torch.tensor([[3, 7], [1, 1]])), whole.weight[[3, 7, 1, 1]].view(2, 2, 4))
     small.raises(
-        UserError, r"the tokens with ids \[0, 8\] are in no training row", used, torch.tensor([[3, 8], [0, 7]])
+        UserError,
+        r"the tokens with ids \[0, 8\] are in no training row",
+        used,
+        torch.tensor([[3, 8], [0, 7]]),
     )
     for wrong in (-1, 9):
         with pytest.raises(IndexError):
@@ -199,18 +219,23 @@ def evaluations(run):
 
 def test_a_run_is_that_of_the_whole_table(tiny_encoder_with_dropout, tmp_path):
     recipe = recipe_of(tmp_path, tiny_encoder_with_dropout)
-    runs = [train(recipe.with_(f"training.used_embeddings={each}"), tmp_path / each) for each in ("true", "false")]
+    runs = [
+        train(recipe.with_(f"training.used_embeddings={each}"), tmp_path / each) for each in ("true", "false")
+    ]
     used, whole = runs
     assert_equal(*(load_file(run.model / "model.safetensors") for run in (whole, used)))
     assert used.results["splits"]["test"]["metrics"] == pytest.approx(
         whole.results["splits"]["test"]["metrics"], abs=1e-5
     )
     assert evaluations(used) == evaluations(whole)
-    assert sorted(file.name for file in used.model.iterdir()) == sorted(file.name for file in whole.model.iterdir())
+    assert sorted(file.name for file in used.model.iterdir()) == sorted(
+        file.name for file in whole.model.iterdir()
+    )
     folders = [checkpoints(run.checkpoints / f"seed-{recipe.seeds[0]}")[-1] for run in runs]
     assert_equal(*(load_file(folder / "model.safetensors") for folder in folders))
     shapes = [
-        {tuple(tensor.shape) for tensor in load_file(folder / "optimizer.safetensors").values()} for folder in folders
+        {tuple(tensor.shape) for tensor in load_file(folder / "optimizer.safetensors").values()}
+        for folder in folders
     ]
     count = len(load_file(folders[0] / "used_embeddings.safetensors")["ids"])
     assert count < len(WORDS)
@@ -240,7 +265,9 @@ def test_changed_data_may_use_more_rows(tiny_encoder_with_dropout, tmp_path):
     used = resumed(recipe, tmp_path / "used", texts)
     whole = resumed(recipe.with_("training.used_embeddings=false"), tmp_path / "whole", texts)
     assert_equal(whole, used)
-    assert WORDS.index("red") in load_file(newest(Run(tmp_path / "used")) / "used_embeddings.safetensors")["ids"]
+    assert (
+        WORDS.index("red") in load_file(newest(Run(tmp_path / "used")) / "used_embeddings.safetensors")["ids"]
+    )
 
 
 @pytest.mark.parametrize(("first", "then"), [("true", "false"), ("false", "true")])
@@ -256,10 +283,14 @@ def test_what_needs_all_rows_cannot_continue(tiny_encoder_with_dropout, tmp_path
     run = killed(recipe, tmp_path / "killed")
     for other in ("training.neftune_noise_alpha=5", "training.optim=sgd", "freeze={embeddings: true}"):
         changed = recipe.with_("~training.used_embeddings", other)
-        with pytest.raises(ModelError, match="the checkpoint is of another optimizer, or of other trained weights"):
+        with pytest.raises(
+            ModelError, match="the checkpoint is of another optimizer, or of other trained weights"
+        ):
             train(changed, run.folder, resume=True, changed=True)
     trainer = Mock(args=replace(arguments(tmp_path, 2, 2), optim="adafactor"))
-    with pytest.raises(ModelError, match="the checkpoint is of another optimizer, or of other trained weights"):
+    with pytest.raises(
+        ModelError, match="the checkpoint is of another optimizer, or of other trained weights"
+    ):
         UsedEmbeddings().start(trainer, newest(run))
 
 
@@ -295,7 +326,8 @@ def larger(folder, size=LARGE):
 
 
 @pytest.mark.parametrize(
-    ("size", "key", "some"), [(LARGE, None, True), (LARGE, False, False), (5000, None, False), (60, True, True)]
+    ("size", "key", "some"),
+    [(LARGE, None, True), (LARGE, False, False), (5000, None, False), (60, True, True)],
 )
 def test_by_default_where_it_saves_a_megabyte(size, key, some, tmp_path):
     encoder = larger(tmp_path / "encoder", size)
@@ -315,7 +347,9 @@ def test_by_default_where_it_saves_a_megabyte(size, key, some, tmp_path):
 def test_check_says_what_is_used(size, overrides, wanted, tmp_path, capsys):
     file = small.write_recipe(tmp_path, larger(tmp_path / "encoder", size))
     assert main(["check", str(file), *overrides]) == 0
-    words = {word for row in small.read_rows(tmp_path / "train.jsonl") for word in row["text"].split()} & {*WORDS}
+    words = {word for row in small.read_rows(tmp_path / "train.jsonl") for word in row["text"].split()} & {
+        *WORDS
+    }
     assert f"word embedding: {len(words) + 5} {wanted}\n" in capsys.readouterr().out
 
 

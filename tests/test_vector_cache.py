@@ -1,4 +1,6 @@
-"""Vectors on disk: what decides a vector decides where it is kept; crashes, damage and full disks give no wrong one."""
+"""Vectors on disk: what decides a vector decides where it is kept; crashes, damage and full disks give no
+wrong one.
+"""
 
 import hashlib
 import multiprocessing
@@ -126,7 +128,9 @@ def test_every_file_that_decides_vectors_is_in_the_fingerprint(tmp_path, name):
 def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path, monkeypatch):
     folder = model(tmp_path / "model")
     hashed = []
-    monkeypatch.setattr(cache, "sha256", lambda file, real=cache.sha256: hashed.append(file.name) or real(file))
+    monkeypatch.setattr(
+        cache, "sha256", lambda file, real=cache.sha256: hashed.append(file.name) or real(file)
+    )
     monkeypatch.setattr(cache, "_BIG", 1)
     fingerprint(folder)  # of files written just now, whose next change could come within the clock's tick
     assert not (tmp_path / "digests").exists()

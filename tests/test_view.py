@@ -40,10 +40,15 @@ def test_rows_and_answers_as_a_frame(run):
         flat = {f"answer.scores.{name}": score for name, score in row["answer"]["scores"].items()}
         assert line["text"] == row["text"]
         assert line["location"] == row["location"]
-        assert (line["answer.label"], line["answer.score"]) == (row["answer"]["label"], row["answer"]["score"])
+        assert (line["answer.label"], line["answer.score"]) == (
+            row["answer"]["label"],
+            row["answer"]["score"],
+        )
         assert {name: line[name] for name in flat} == flat
     assert run.frame().equals(run.frame(read_facts(run).split))
-    small.raises(ModelError, r"has no predictions for 'validaton'; did you mean 'validation'\?", run.frame, "validaton")
+    small.raises(
+        ModelError, r"has no predictions for 'validaton'; did you mean 'validation'\?", run.frame, "validaton"
+    )
 
 
 def test_a_run_is_named_by_its_folder_as_text_too(run, monkeypatch):
@@ -78,7 +83,9 @@ def test_mistakes_as_a_frame(run, monkeypatch):
 
 def test_mistakes_in_words_are_read_as_a_sentence(run, monkeypatch):
     parts = (Span("Ann", "missed", "PER"), Span(" lives in "), Span("Oslo", "right", "LOC"), Span(""))
-    found = Mistakes("sentences", "confidence", 1, [Mistake(1, "PER Ann", "(none)", 0.5, lines=(("gold", parts),))])
+    found = Mistakes(
+        "sentences", "confidence", 1, [Mistake(1, "PER Ann", "(none)", 0.5, lines=(("gold", parts),))]
+    )
     monkeypatch.setattr(view, "mistakes", lambda facts: found)
     assert run.mistakes()["text"].tolist() == ["Ann lives in Oslo"]
 
@@ -144,7 +151,9 @@ def test_a_bar_is_shown_where_it_can_be_read(terminal, notebook, monkeypatch, ca
             state.global_step = step
             state.epoch = step / 8
             progress.on_step_end(None, state, None)
-            progress.on_log(None, state, None, logs={"loss": 1 / step} if step % 4 else {"eval_accuracy": step / 10})
+            progress.on_log(
+                None, state, None, logs={"loss": 1 / step} if step % 4 else {"eval_accuracy": step / 10}
+            )
         progress.on_train_end(None, state, None)
     if not terminal and not notebook:
         assert "step/s" not in screen.getvalue()  # what another test left may log there

@@ -54,7 +54,9 @@ def expected_scores(gold, predicted):
     labels = sorted({*gold, *predicted} - {""})
     each = sklearn_metrics.precision_recall_fscore_support(gold, predicted, labels=labels, zero_division=0)
     names = ("precision", "recall", "f1", "support")
-    per_label = {f"{n}/{label}": of[i] for i, label in enumerate(labels) for n, of in zip(names, each, strict=True)}
+    per_label = {
+        f"{n}/{label}": of[i] for i, label in enumerate(labels) for n, of in zip(names, each, strict=True)
+    }
     macro = sklearn_metrics.f1_score(gold, predicted, labels=labels, average="macro", zero_division=0)
     return {"accuracy": sklearn_metrics.accuracy_score(gold, predicted), "f1_macro": macro, **per_label}
 
@@ -112,8 +114,12 @@ def test_sentences_without_words_have_no_scores():
 def test_the_baseline_gives_an_unseen_word_the_most_frequent_label():
     train = [["a", "b"], ["a", "b", "b"]], [["O", "NOUN"], ["ADJ", "NOUN", "ADJ"]]
     rows = [["a", "b", "new"]], [["O", "NOUN", "NOUN"]]
-    assert lookup(train, rows, LABELS, "none", {})["accuracy"] == 1.0  # a: O and ADJ, the first; NOUN before ADJ
-    assert lookup(train, (rows[0], [["O", "NOUN", "O"]]), LABELS, "none", {})["accuracy"] == pytest.approx(2 / 3)
+    assert (
+        lookup(train, rows, LABELS, "none", {})["accuracy"] == 1.0
+    )  # a: O and ADJ, the first; NOUN before ADJ
+    assert lookup(train, (rows[0], [["O", "NOUN", "O"]]), LABELS, "none", {})["accuracy"] == pytest.approx(
+        2 / 3
+    )
 
 
 # --- data
@@ -137,7 +143,14 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
 
 @pytest.mark.parametrize(
     ("tags", "plain"),
-    [("NOUN O", True), ("NN-HL -LRB- .", True), ("O", False), ("", False), ("NOUN B-X", False), ("B- U", True)],
+    [
+        ("NOUN O", True),
+        ("NN-HL -LRB- .", True),
+        ("O", False),
+        ("", False),
+        ("NOUN B-X", False),
+        ("B- U", True),
+    ],
 )
 def test_labels_are_told_from_entity_tags(tags, plain):
     assert without_prefixes(tags.split()) is plain
@@ -165,7 +178,9 @@ def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path):
         "2: 1 words, but 2 tags",
     ]
     small.write_rows(tmp_path / "c.jsonl", [{"text": "a b", "spans": [[0, 1, "X"]]}])
-    small.raises(DataError, "needs a column `tags`; found: 'text', 'spans'", read, tmp_path / "c.jsonl", scheme="none")
+    small.raises(
+        DataError, "needs a column `tags`; found: 'text', 'spans'", read, tmp_path / "c.jsonl", scheme="none"
+    )
 
 
 def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder, tmp_path):
@@ -244,7 +259,8 @@ def recipe(folder, encoder, head="softmax"):
         f"task: {{name: token-classification, scheme: none, head: {head}}}\n"
         f"model: {{name: {encoder}, max_length: 24}}\n"
         "data: {source: {train: train.conll, validation: dev.conll}}\n"
-        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2, eval_strategy: no,"
+        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2, "
+        "eval_strategy: no,"
         " save_strategy: no}\n"
         "verify: false\nexplain: false\n"
     )
@@ -296,7 +312,9 @@ def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder, tmp_path):
     given = pipeline("token-classification", model=str(tmp_path), aggregation_strategy="none")(text)
     first = {token["start"]: token for token in given}
     assert [word["tag"] for word in found] == [first[word["start"]]["entity"] for word in found]
-    assert [word["score"] for word in found] == pytest.approx([first[w["start"]]["score"] for w in found], rel=1e-5)
+    assert [word["score"] for word in found] == pytest.approx(
+        [first[w["start"]]["score"] for w in found], rel=1e-5
+    )
     assert len({word["tag"] for word in found}) > 1
     conll(tmp_path / "dev.conll", "the/DET cat/NOUN", "ran/VERB")
     scores = bertkit.evaluate(tmp_path, data=tmp_path / "dev.conll", task="token-classification")

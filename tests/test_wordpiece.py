@@ -1,4 +1,6 @@
-"""WordPiece trained from text: against the definition and the library, byte for byte, and opened again by others."""
+"""WordPiece trained from text: against the definition and the library, byte for byte, and opened again by
+others.
+"""
 
 import gzip
 import logging
@@ -56,11 +58,15 @@ def corpus(tmp_path_factory):
 
 
 def merged_by_definition(texts, size, min_frequency):
-    """Byte-pair merges as Sennrich et al. (2016, algorithm 1) have them, and BERT's ##; ties go to older symbols."""
+    """Byte-pair merges as Sennrich et al. (2016, algorithm 1) have them, and BERT's ##; ties go to older
+    symbols.
+    """
     normalizer = BertNormalizer()
     split = BertPreTokenizer().pre_tokenize_str
     words = Counter(word for text in texts for word, _ in split(normalizer.normalize_str(text)))
-    pieces = sorted({c for word in words for c in word}) + sorted({f"##{c}" for word in words for c in word[1:]})
+    pieces = sorted({c for word in words for c in word}) + sorted(
+        {f"##{c}" for word in words for c in word[1:]}
+    )
     symbols = {word: [word[0], *(f"##{c}" for c in word[1:])] for word in words}
     while len(pieces) < size:
         pairs = Counter()
@@ -129,7 +135,15 @@ def test_the_same_bytes_in_every_process_and_with_threads(tmp_path):
     (tmp_path / "ties.txt").write_text(TIES + "\n" + TIES[::-1] + "\n")
     train_tokenizer([tmp_path / "ties.txt"], tmp_path / "here", vocab_size=150, min_frequency=1)
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "3"}
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(tmp_path / "ties.txt"), str(tmp_path / "there")]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        PROGRAM,
+        str(tmp_path / "ties.txt"),
+        str(tmp_path / "there"),
+    ]
     subprocess.run(command, check=True, env=environment, capture_output=True)
     assert_equal(tmp_path / "here", tmp_path / "there")
 
@@ -151,7 +165,12 @@ def test_special_tokens_have_berts_ids_where_there_is_room(vocab_size, count, id
     layout = reserved(vocab_size)
     assert len(layout) == len(set(layout)) == count
     assert [layout.index(token) for token in SPECIALS] == ids
-    places = {1: "[unused0]", 99: "[unused98]", 104: "[unused99]", 998: "[unused993]"}  # as in bert-base-uncased's file
+    places = {
+        1: "[unused0]",
+        99: "[unused98]",
+        104: "[unused99]",
+        998: "[unused993]",
+    }  # as in bert-base-uncased's file
     assert {place: BERT_LAYOUT[place] for place in places} == places
 
 
@@ -175,11 +194,15 @@ def test_rare_characters_are_left_out_and_counted(tmp_path, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     (tmp_path / "some.txt").write_text("abc abc abc abd zab yab xab\n")
     tokenizer = train_tokenizer([tmp_path / "some.txt"], tmp_path / "out", vocab_size=60, limit_alphabet=4)
-    singles = [piece.removeprefix("##") for piece in vocabulary(tmp_path / "out")[5:] if len(piece.lstrip("#")) == 1]
+    singles = [
+        piece.removeprefix("##") for piece in vocabulary(tmp_path / "out")[5:] if len(piece.lstrip("#")) == 1
+    ]
     assert sorted(set(singles)) == "a b c d".split()
     assert tokenizer.tokenize("abc yab") == ["abc", "[UNK]"]
     assert "7 characters, 3 rarer ones become [UNK], 37.50% of the tokens" in caplog.text
-    assert "with an alphabet of 4 characters the corpus gives no more than these, of 60 requested" in caplog.text
+    assert (
+        "with an alphabet of 4 characters the corpus gives no more than these, of 60 requested" in caplog.text
+    )
 
 
 # --- other scripts
@@ -255,7 +278,10 @@ def test_others_open_the_folder_and_read_the_same(lowercase, corpus, tmp_path):
     assert pair["input_ids"] == [*first, *second[1:]]
     assert (first[0], first[-1]) == (opened.cls_token_id, opened.sep_token_id)
     assert pair["token_type_ids"] == [0] * len(first) + [1] * (len(second) - 1)
-    assert opened.decode(opened("the film was good")["input_ids"], skip_special_tokens=True) == "the film was good"
+    assert (
+        opened.decode(opened("the film was good")["input_ids"], skip_special_tokens=True)
+        == "the film was good"
+    )
     assert (opened.tokenize("THE FILM") == opened.tokenize("the film")) is lowercase
 
 
@@ -322,7 +348,13 @@ def test_everything_that_is_wrong_is_said_at_once(capsys, tmp_path):
         capsys, *command, tmp_path / "full", "--vocab-size", 5, "--min-frequency", 0, "--limit-alphabet", 0,
         "--max-length", 2, "--input", good, tmp_path / "nowhere.txt", tmp_path,
     )  # fmt: skip
-    for words in ("vocab_size: 5", "min_frequency: 0", "limit_alphabet: 0", "max_length: 2", "already exists"):
+    for words in (
+        "vocab_size: 5",
+        "min_frequency: 0",
+        "limit_alphabet: 0",
+        "max_length: 2",
+        "already exists",
+    ):
         assert words in told
     assert f"{tmp_path / 'nowhere.txt'}: no such file" in told
     assert told.count("error: ") == 7
@@ -351,10 +383,15 @@ def test_everything_that_is_wrong_is_said_at_once(capsys, tmp_path):
 
 def test_a_vocabulary_that_can_not_hold_the_alphabet(tmp_path):
     file = write(tmp_path / "some.txt", ["abc cab bca"])
-    with pytest.raises(DataError, match=r"10 is too small: 5 are special, 6 are the alphabet\n.*more than 11"):
+    with pytest.raises(
+        DataError, match=r"10 is too small: 5 are special, 6 are the alphabet\n.*more than 11"
+    ):
         train_tokenizer([file], tmp_path / "out", vocab_size=10, min_frequency=1)
     assert len(train_tokenizer([file], tmp_path / "out", vocab_size=11, min_frequency=1)) == 11
-    for files, said_of_them in (([], "no files"), ([write(tmp_path / "blank.txt", ["", " \t "])], "holds no words")):
+    for files, said_of_them in (
+        ([], "no files"),
+        ([write(tmp_path / "blank.txt", ["", " \t "])], "holds no words"),
+    ):
         small.raises(DataError, said_of_them, train_tokenizer, files, tmp_path / "none")
 
 
@@ -368,7 +405,13 @@ def test_the_command_reports_and_writes_what_the_function_writes(capsys, corpus,
     said(capsys, "tokenizer", "train", "--input", other, "--column", "body", "--output", out, "--vocab-size", "300",
          "--cased", "--min-frequency", "3", "--limit-alphabet", "50", "--max-length", "64")  # fmt: skip
     train_tokenizer(
-        [corpus], tmp_path / "same", vocab_size=300, cased=True, min_frequency=3, limit_alphabet=50, max_length=64
+        [corpus],
+        tmp_path / "same",
+        vocab_size=300,
+        cased=True,
+        min_frequency=3,
+        limit_alphabet=50,
+        max_length=64,
     )
     assert_equal(out, tmp_path / "same")
     assert "already exists" in refused(capsys, "tokenizer", "train", "--input", other, "--output", out)

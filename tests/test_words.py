@@ -1,4 +1,6 @@
-"""Words of any text, spans of characters as tags of them, and schemes of tags against seqeval and each other."""
+"""Words of any text, spans of characters as tags of them, and schemes of tags against seqeval and
+each other.
+"""
 
 import itertools
 import json
@@ -28,7 +30,9 @@ from bertkit.data.tagging import (
 )
 from bertkit.data.word_spans import read_spans, spans_to_tags, words
 
-tricky = st.sampled_from("ab1_ \t\n'-.\u0301\u093f\u20e3\ufe0f\u200b\u200d\u00a0\u3000\u0000\u001c\ud83d👩😀漢字กุß")
+tricky = st.sampled_from(
+    "ab1_ \t\n'-.\u0301\u093f\u20e3\ufe0f\u200b\u200d\u00a0\u3000\u0000\u001c\ud83d👩😀漢字กุß"
+)
 texts = st.text(max_size=30) | st.lists(tricky, max_size=30).map("".join)
 
 
@@ -119,8 +123,18 @@ def test_alignment():
         ("strict", [span(0, 3, "A"), span(0, 11, "B")], "B-B I-B O O O", {"overlapping": 1}),
         ("strict", [span(4, 15, "A"), span(0, 11, "B")], "O B-A I-A O O", {"overlapping": 1}),
         ("strict", [span(0, 3, "A"), span(0, 3, "B"), span(0, 3, "A")], "B-A O O O O", {"overlapping": 2}),
-        ("strict", [span(0, 11, "A"), span(4, 21, "B"), span(0, 3, "C")], "B-C B-B I-B I-B O", {"overlapping": 1}),
-        ("strict", [span(16, 22, "A"), span(12, 21, "B")], "O O B-B I-B O", {"overlapping": 1}),  # of two words both
+        (
+            "strict",
+            [span(0, 11, "A"), span(4, 21, "B"), span(0, 3, "C")],
+            "B-C B-B I-B I-B O",
+            {"overlapping": 1},
+        ),
+        (
+            "strict",
+            [span(16, 22, "A"), span(12, 21, "B")],
+            "O O B-B I-B O",
+            {"overlapping": 1},
+        ),  # of two words both
         ("strict", [span(0, 4), span(15, 21)], "B-X O O B-X O", {"trimmed": 2}),
         ("strict", [span(0, 3), span(4, 11)], "B-X B-X O O O", {}),  # neighbours stay two
     ):
@@ -155,7 +169,9 @@ def test_problems_are_gathered_and_the_rest_is_tagged(alignment, wrong, message)
 
 @given(
     texts,
-    st.lists(st.tuples(st.integers(-1, 31), st.integers(-1, 31), st.sampled_from(["A", "B-C", ""])), max_size=6),
+    st.lists(
+        st.tuples(st.integers(-1, 31), st.integers(-1, 31), st.sampled_from(["A", "B-C", ""])), max_size=6
+    ),
     st.sampled_from(["strict", "expand", "contract"]),
 )
 def test_any_spans(text, triples, alignment):
@@ -201,7 +217,10 @@ SPANS = [span(0, 3, "PER"), span(4, 11, "LOC")]
         SPANS,
         [{**each, "id": "x"} for each in SPANS],
         [{"span": [each["start"], each["end"]], "type": each["label"]} for each in SPANS],
-        [{"offset": each["start"], "length": each["end"] - each["start"], "tag": each["label"]} for each in SPANS],
+        [
+            {"offset": each["start"], "length": each["end"] - each["start"], "tag": each["label"]}
+            for each in SPANS
+        ],
         [{"begin": each["start"], "end": each["end"], "entity": [each["label"]]} for each in SPANS],
         [[0, 3, "PER"], [4, 11, "LOC"]],
         ((0, 3, "PER"), (4, 11, "LOC")),
@@ -229,7 +248,10 @@ def test_other_things_are_no_spans():
         ([[0, 3]], "span 1 is [0, 3], where [start, end, label] or an object"),
         ([SPANS[0], "PER"], "span 2 is 'PER', where"),
         ([SPANS[0], {"start": 0, "end": 3, "label": []}], "span 2 has the labels [], where one"),
-        ([{"start": 0, "end": 3, "label": ["A", "B"]}], "span 1 has the labels ['A', 'B'], where one is expected"),
+        (
+            [{"start": 0, "end": 3, "label": ["A", "B"]}],
+            "span 1 has the labels ['A', 'B'], where one is expected",
+        ),
     ):
         raises(ValueError, re.escape(message), read_spans, value)
 
@@ -355,7 +377,11 @@ WRONG = [
     ("BIO", "S-X", "tag 1, 'S-X': unknown scheme"),
     ("BIO", "O-X", "tag 1, 'O-X': unknown scheme"),
     ("IOB1", "E-X", "tag 1, 'E-X': unknown scheme; IOB1 has"),
-    ("BIOES", "BI-X", "tag 1, 'BI-X': unknown scheme; BIOES has O, B-TYPE, I-TYPE, E-TYPE, S-TYPE, L-TYPE, U-TYPE"),
+    (
+        "BIOES",
+        "BI-X",
+        "tag 1, 'BI-X': unknown scheme; BIOES has O, B-TYPE, I-TYPE, E-TYPE, S-TYPE, L-TYPE, U-TYPE",
+    ),
     ("BIOES", "b-X", "tag 1, 'b-X': unknown scheme"),
     ("BIOES", "B-X O", "tag 1, 'B-X': the entity does not end with E-X"),
     ("BIOES", "O B-X I-X", "tag 3, 'I-X': the entity does not end with E-X"),

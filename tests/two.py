@@ -1,7 +1,7 @@
 """What two processes train, as torchrun starts them; a program for test_equivalence.py.
 
-FOLDER/NAME.json and NAME.safetensors get the loss and the gradients of a first step; its other folders are trainings,
-but for said/ with what each process printed.
+FOLDER/NAME.json and NAME.safetensors get the loss and the gradients of a first step; its other folders are
+trainings, but for said/ with what each process printed.
 
 Run:  python two.py ENCODER FOLDER
 """
@@ -26,7 +26,14 @@ from bertkit.recipe.recipe import load_recipe
 from bertkit.training.train import train
 
 BY_ID = {**cases.BY_ID, SEVEN.id: SEVEN}
-STEPS = ["class-weights", "windows", "ner-crf-windows-bioes", "similarity-cosent", "similarity-in-batch", "mlm-nsp"]
+STEPS = [
+    "class-weights",
+    "windows",
+    "ner-crf-windows-bioes",
+    "similarity-cosent",
+    "similarity-in-batch",
+    "mlm-nsp",
+]
 STEPS += [SEVEN.id]
 MODERNBERT = Case("modernbert", DRAWN[0].options, DRAWN[0].columns)  # of the encoder in FOLDER/modernbert
 TASKS = ("sentiment", "entities", "similarity")

@@ -1,4 +1,6 @@
-"""Distillation: a student learns from the labels and from a teacher's outputs, which are computed once and cached."""
+"""Distillation: a student learns from the labels and from a teacher's outputs, which are computed once and
+cached.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,14 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
         folder = model_folder(spec.teacher)
         predictor = require_torch_model(load_as(task.name, folder), folder)
     except UserError as error:
-        raise ModelError([each._replace(where=f"{WHERE}, {each.where}") for each in error.problems]) from error
+        raise ModelError(
+            [each._replace(where=f"{WHERE}, {each.where}") for each in error.problems]
+        ) from error
     problems = []
     if predictor.task.name != task.name:
-        problems.append(Problem(WHERE, f"{spec.teacher} was trained for {predictor.task.name}, not {task.name}"))
+        problems.append(
+            Problem(WHERE, f"{spec.teacher} was trained for {predictor.task.name}, not {task.name}")
+        )
     elif predictor.task.unit != task.unit:
         what = f"{spec.teacher} has a tag for {predictor.task.unit}, not for {task.unit}"
         problems.append(Problem(WHERE, what, f"Write  task: {{words: {predictor.task.unit}}}"))
@@ -80,7 +86,9 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
         for option, ours in targets.must_match(task).items():
             if (theirs := targets.must_match(predictor.task)[option]) != ours:
                 what = f"{option} is {short_repr(theirs)}, the student's is {short_repr(ours)}"
-                problems.append(Problem(WHERE, what, f"Write  task: {{{option}: …}}  with the teacher's value."))
+                problems.append(
+                    Problem(WHERE, what, f"Write  task: {{{option}: …}}  with the teacher's value.")
+                )
     ours, theirs = (each.tokenizer for each in (task, predictor.task))
     if ours.get_vocab() != theirs.get_vocab():
         what = f"its vocabulary ({len(theirs):,} tokens) differs from the student's ({len(ours):,})"
@@ -100,7 +108,9 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
 def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> None:
     """Try one feature on teacher and student. Raises ModelError where their outputs differ in size."""
     student = Runner(task, model, model.device, "fp32", 1)
-    theirs, ours = (len(soft(each)(features.select([0]))[0]) for each in (teacher.predictor.predict_features, student))
+    theirs, ours = (
+        len(soft(each)(features.select([0]))[0]) for each in (teacher.predictor.predict_features, student)
+    )
     if theirs != ours:
         raise ModelError(
             WHERE,
@@ -112,13 +122,15 @@ def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> 
 def keep_layers(model: Any, count: int) -> Any:
     """The model with `count` of its encoder's layers, evenly spaced, the first and the last included.
 
-    DistilBERT keeps every second (Sanh et al. 2019, section 3). Raises ModelError where there are fewer layers, or
-    several kinds of them.
+    DistilBERT keeps every second (Sanh et al. 2019, section 3). Raises ModelError where there are fewer
+    layers, or several kinds of them.
     """
     config = model.config
     total = int(config.num_hidden_layers)
     if count > total:
-        raise ModelError("distillation.student.layers", f"{count} layers to keep, but the encoder has {total}")
+        raise ModelError(
+            "distillation.student.layers", f"{count} layers to keep, but the encoder has {total}"
+        )
     homes = [
         (owner, name)
         for owner in model.base_model.modules()
@@ -225,7 +237,9 @@ def _write(features: Dataset, teacher: Teacher, folder: Path) -> None:
                 targets = runner(features.select(range(start, min(start + CHUNK, len(features)))))
                 if not all(np.isfinite(row).all() for row in targets):
                     raise ModelError(
-                        WHERE, "its outputs are not finite", "Its weights are damaged, or its training diverged."
+                        WHERE,
+                        "its outputs are not finite",
+                        "Its weights are damaged, or its training diverged.",
                     )
                 stream.write_batch(pa.record_batch([pa.array(targets, kind)], schema=schema))
         raw.flush()

@@ -34,7 +34,9 @@ class MicroBatchSplit(Attachment):
 
     def prepare(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
         known = checkpoint / DIVISION if checkpoint else None
-        self.count = split_factor(trainer, model, loader, read_json(known)["parts"] if known and known.is_file() else 1)
+        self.count = split_factor(
+            trainer, model, loader, read_json(known)["parts"] if known and known.is_file() else 1
+        )
 
     def split_batch(self, batch: Batch) -> Iterator[Batch]:
         return split_batch(batch, self.count)
@@ -46,13 +48,16 @@ class MicroBatchSplit(Attachment):
 def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
     """Into how many parts each micro-batch must be split to fit into memory: `parts` times a power of two.
 
-    Found with the heaviest micro-batch; gradients and random states are restored. Raises torch.OutOfMemoryError
+    Found with the heaviest micro-batch; gradients and random states are restored. Raises
+    torch.OutOfMemoryError
     where a single unit does not fit.
     """
     batch = loader.dataset.__getitems__(loader.batch_sampler.heaviest())
     units = len(batch[UNIT].unique())
     counted = trainer.terms([batch])
-    times = 2 if trainer.args.gradient_accumulation_steps > 1 else 1  # the second runs with the first one's gradients
+    times = (
+        2 if trainer.args.gradient_accumulation_steps > 1 else 1
+    )  # the second runs with the first one's gradients
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = trainer.optimizer
     moment_count = 2 if "adam" in trainer.args.optim and not optimizer.state else 0
@@ -79,13 +84,17 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
             clear_device_cache(garbage_collection=True)  # here, where no error holds the attempt's tensors
     factor = int(trainer.accelerator.gather(torch.tensor([parts], device=trainer.args.device)).max())
     if factor > 1:
-        what = "%d rows at a time do not fit into memory: micro-batches are split into %d, steps stay the same"
+        what = (
+            "%d rows at a time do not fit into memory: micro-batches are split into %d, steps stay the same"
+        )
         logger.warning(what, units, factor)
     return factor
 
 
 def split_batch(batch: Batch, parts: int) -> Iterator[Batch]:
-    """The batch in `parts` parts of nearly as many units each, in order; in fewer where it has fewer units."""
+    """The batch in `parts` parts of nearly as many units each, in order; in fewer where it has fewer
+    units.
+    """
     if parts == 1:
         yield batch
         return

@@ -38,14 +38,19 @@ class MuonWith(Optimizer):
     """
 
     def __init__(self, other: Optimizer, matrices: set[Tensor], **settings: Any) -> None:
-        """other: of all parameters; it loses the matrices. settings: of Muon. Raises ValueError without a matrix."""
+        """other: of all parameters; it loses the matrices. settings: of Muon. Raises ValueError without a
+        matrix.
+        """
         groups = []
         for group in other.param_groups:
             own = [parameter for parameter in group["params"] if parameter in matrices]
             group["params"] = [parameter for parameter in group["params"] if parameter not in matrices]
             groups.append({"params": own, "weight_decay": group["weight_decay"]})
-        # Updates as large as AdamW's (Liu et al. 2025, section 2.2), so that both can have the same learning rate.
-        muon = Muon([group for group in groups if group["params"]], **settings, adjust_lr_fn="match_rms_adamw")
+        # Updates as large as AdamW's (Liu et al. 2025, section 2.2), so that both can have the same learning
+        # rate.
+        muon = Muon(
+            [group for group in groups if group["params"]], **settings, adjust_lr_fn="match_rms_adamw"
+        )
         self.parts = (other, muon)
         rate = {"lr": other.defaults["lr"]}  # which schedules of transformers read
         super().__init__([group for part in self.parts for group in part.param_groups], rate)
@@ -60,7 +65,8 @@ class MuonWith(Optimizer):
 
 
 def layer_matrices(model: Any) -> set[Tensor]:
-    """The weight matrices of the linear modules in the model's lists of layers, LoRA's among them, that are trained.
+    """The weight matrices of the linear modules in the model's lists of layers, LoRA's among them, that are
+    trained.
 
     Not embeddings, nor the head, a decoder to the vocabulary or a pooler, which are not in such a list.
     """

@@ -29,7 +29,8 @@ class SoftTargets(NamedTuple):
     """How the models of a task learn from a teacher.
 
     outputs: on the device, what a teacher says of each feature, `(features, numbers)`, padded at the end.
-    loss: the SUM of the losses against the teacher's `batch["soft"]`, as `Task.loss` sums and `Task.count` counts.
+    loss: the SUM of the losses against the teacher's `batch["soft"]`, as `Task.loss` sums and `Task.count`
+    counts.
     Both sides' logits are divided by the temperature, and the loss is multiplied by its square.
     must_match: what teacher and student must have in common: option -> value.
     """
@@ -60,8 +61,8 @@ def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperatu
 
 
 def _words(task: TokenClassification, outputs: Any, batch: Batch) -> Tensor:
-    """Logits of the words of each window, `(windows, words * tags)`; with a CRF preceded by the chain's: `tags` rows of
-    transitions, one of start and one of end."""
+    """Logits of the words of each window, `(windows, words * tags)`; with a CRF preceded by the chain's:
+    `tags` rows of transitions, one of start and one of end."""
     words = emissions(outputs["logits"], batch)
     if task.options.head == "softmax":
         return words.flatten(1)
@@ -85,10 +86,15 @@ def _words_loss(task: TokenClassification, outputs: Any, batch: Batch, temperatu
         sentence, place, mask = pack_sentences(batch)
         chain = Chain(soft[0, :tags], soft[0, tags], soft[0, tags + 1])
         student_side, teacher_side = (
-            (scores.new_zeros((*mask.shape, tags)).index_put((sentence, place), scores), task.constrained(own))
+            (
+                scores.new_zeros((*mask.shape, tags)).index_put((sentence, place), scores),
+                task.constrained(own),
+            )
             for scores, own in ((student, outputs["chain"]), (teacher, chain))
         )
-        each = losses.chain_cross_entropy(student_side, teacher_side, mask, temperature)[sentence, place].float()
+        each = losses.chain_cross_entropy(student_side, teacher_side, mask, temperature)[
+            sentence, place
+        ].float()
     weight = task.weights(each)
     return each.sum() if weight is None else (each * weight[batch["labels"][present]]).sum()
 
@@ -119,7 +125,8 @@ def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: fl
     """Squared error of each row's logit."""
     first, windows = row_windows(batch)
     student, teacher = (
-        losses.greatest(logits[:, 0].float(), windows, len(first)) for logits in (outputs.logits, batch["soft"])
+        losses.greatest(logits[:, 0].float(), windows, len(first))
+        for logits in (outputs.logits, batch["soft"])
     )
     return F.mse_loss(student, teacher, reduction="sum")
 
@@ -130,7 +137,9 @@ VECTORS = SoftTargets(
     lambda task: {name: getattr(task.options, name) for name in ("query_prefix", "document_prefix")},
 )
 SOFT_TARGETS: Mapping[str, SoftTargets] = {
-    "text-classification": SoftTargets(_logits, _labels_loss, lambda task: {"kind": task.kind, "labels": task.names}),
+    "text-classification": SoftTargets(
+        _logits, _labels_loss, lambda task: {"kind": task.kind, "labels": task.names}
+    ),
     "token-classification": SoftTargets(
         _words, _words_loss, lambda task: {"head": task.options.head, "tags": task.tags}
     ),
@@ -142,7 +151,9 @@ SOFT_TARGETS: Mapping[str, SoftTargets] = {
 
 
 def soft_targets_of(task: Task) -> SoftTargets:
-    """Those of the table, or what another package's task offers. Raises UserError where it cannot be distilled."""
+    """Those of the table, or what another package's task offers. Raises UserError where it cannot be
+    distilled.
+    """
     if task.name not in SOFT_TARGETS and not task.soft_targets:
         raise UserError(
             "distillation",

@@ -26,7 +26,8 @@ def of_user(compute_loss_func: Any, attachments: Any) -> tuple[Attachment, ...]:
     if compute_loss_func is not None and not callable(compute_loss_func):
         raise RecipeError(
             "compute_loss_func",
-            f"expected a function of outputs, labels and num_items_in_batch, found {describe(compute_loss_func)}",
+            "expected a function of outputs, labels and num_items_in_batch, found "
+            f"{describe(compute_loss_func)}",
         )
     listed = attachments if isinstance(attachments, list | tuple) else [attachments]
     for attachment in listed:

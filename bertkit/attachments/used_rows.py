@@ -1,8 +1,8 @@
 """Training only the rows of the word embedding that the training data use.
 
-The other rows have no gradient: AdamW leaves their moments at zero and shrinks all of them by the same factor. So that
-factor is all there is to know about them, and gradients and moments are needed for the used rows alone.
-"""
+The other rows have no gradient: AdamW leaves their moments at zero and shrinks all of them by the same
+factor. So that factor is all there is to know about them, and gradients and moments are needed for the used
+rows alone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,13 @@ from bertkit.engine.checkpoint import other_optimizer
 from bertkit.errors import RecipeError, UserError
 from bertkit.tasks.base import Task
 
-USED_ROWS_FILE = "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
-OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")  # they update each number by itself, with decoupled weight decay
+USED_ROWS_FILE = (
+    "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
+)
+OPTIMIZERS = (
+    "adamw_torch",
+    "adamw_torch_fused",
+)  # they update each number by itself, with decoupled weight decay
 FEATURES_AT_A_TIME = 4096
 WORTHWHILE = 1_000_000  # bytes
 
@@ -44,7 +49,9 @@ class UsedEmbeddings(Attachment):
             self.shape = word_embedding(draft.model, draft.args).weight.shape
         except ValueError as error:
             if self.asked:
-                raise RecipeError("training.used_embeddings", f"has no effect: {error}", "Remove it.") from error
+                raise RecipeError(
+                    "training.used_embeddings", f"has no effect: {error}", "Remove it."
+                ) from error
         return True
 
     def summarize(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
@@ -55,14 +62,21 @@ class UsedEmbeddings(Attachment):
         saves = saved(self.shape, used) / 1e6
         if not pays(self.shape, used, self.asked):
             return f"{counts}, and all are trained"
-        return f"{counts}, and only these are trained: {abs(saves):,.0f} MB {'less' if saves >= 0 else 'more'} memory"
+        return (
+            f"{counts}, and only these are trained: {abs(saves):,.0f} MB "
+            f"{'less' if saves >= 0 else 'more'} memory"
+        )
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
-        """Put the rows into the word embedding's place: those that the data use and a checkpoint has trained."""
+        """Put the rows into the word embedding's place: those that the data use and a checkpoint has
+        trained.
+        """
         model = trainer.model
         args = trainer.args
         self.rows = None
-        wanted = Path(checkpoint, USED_ROWS_FILE).is_file() if checkpoint else args.used_embeddings is not False
+        wanted = (
+            Path(checkpoint, USED_ROWS_FILE).is_file() if checkpoint else args.used_embeddings is not False
+        )
         if not wanted:
             return
         try:
@@ -126,7 +140,9 @@ class UsedRows(nn.Embedding):
         # plain tensors: DDP would send buffers in every step
         self.ids = ids
         self.places = places
-        self.others = OtherRows(whole, nn.Parameter(torch.tensor(decay, dtype=torch.float64), requires_grad=False))
+        self.others = OtherRows(
+            whole, nn.Parameter(torch.tensor(decay, dtype=torch.float64), requires_grad=False)
+        )
 
     def forward(self, input: Tensor) -> Tensor:
         """The tokens' vectors, `(…, width)`. Raises UserError in training where a token has no row here."""
@@ -152,7 +168,9 @@ class UsedRows(nn.Embedding):
     def shrink(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Weight decay of the other rows: a hook that runs after each step of an optimizer."""
         if self.weight.grad is not None:
-            own = next(group for group in optimizer.param_groups if any(p is self.weight for p in group["params"]))
+            own = next(
+                group for group in optimizer.param_groups if any(p is self.weight for p in group["params"])
+            )
             self.others.decay.mul_(1 - own["lr"] * own["weight_decay"])
 
     def extended(self, rows: Tensor, decay: Tensor | float) -> Tensor:
@@ -210,31 +228,46 @@ def word_embedding(model: Any, args: Arguments) -> nn.Embedding:
         embedding = model.get_input_embeddings()
     except NotImplementedError:
         embedding = None
-    if type(embedding) is not nn.Embedding or embedding.max_norm or embedding.scale_grad_by_freq or embedding.sparse:
+    if (
+        type(embedding) is not nn.Embedding
+        or embedding.max_norm
+        or embedding.scale_grad_by_freq
+        or embedding.sparse
+    ):
         raise ValueError("the model has no word embedding, or an unusual one")
     if not embedding.weight.requires_grad:
         raise ValueError("the word embedding is not trained")
-    if sum(any(p is embedding.weight for p in module.parameters(recurse=False)) for module in model.modules()) > 1:
+    if (
+        sum(
+            any(p is embedding.weight for p in module.parameters(recurse=False)) for module in model.modules()
+        )
+        > 1
+    ):
         raise ValueError("the word embedding shares its weights with another part of the model")
     return embedding
 
 
 def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Tensor:
-    """The ids below `rows` of the tokens that these tasks' features have, of special tokens and padding, `(ids,)`."""
+    """The ids below `rows` of the tokens that these tasks' features have, of special tokens and padding,
+    `(ids,)`.
+    """
     ids = set()
     for task, features in features_by_task:
         ids |= {*task.tokenizer.all_special_ids, int(fills(task.tokenizer, {})["input_ids"])}
         columns = features.select_columns(["input_ids"]).with_format("arrow")
         for part in columns.iter(FEATURES_AT_A_TIME):
             ids |= {*pc.unique(pc.list_flatten(part["input_ids"])).to_pylist()}
-    return torch.tensor(sorted(each for each in ids if each < rows))  # a model may not know all special tokens
+    return torch.tensor(
+        sorted(each for each in ids if each < rows)
+    )  # a model may not know all special tokens
 
 
 def saved(shape: tuple[int, ...], used: int) -> int:
-    """Bytes of memory that training the used rows alone saves; below 0, those that it takes. shape: of the table.
+    """Bytes of memory that training the used rows alone saves; below 0, those that it takes. shape: of the
+    table.
 
-    Each used row has a weight, a gradient and two moments beside the whole table, instead of three more such tables.
-    """
+    Each used row has a weight, a gradient and two moments beside the whole table, instead of three more such
+    tables."""
     rows, width = shape
     return 4 * width * (3 * rows - 4 * used)
 

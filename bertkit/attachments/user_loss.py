@@ -29,7 +29,9 @@ TOLERANCE = 1e-3  # relative
 
 @final
 class UserLoss(Attachment):
-    """Replaces the loss. Where it divides by the count that it gets, steps do not depend on how they are divided."""
+    """Replaces the loss. Where it divides by the count that it gets, steps do not depend on how they are
+    divided.
+    """
 
     task: Task
     divides: bool  # whether it divides by the count that it gets
@@ -50,7 +52,9 @@ class UserLoss(Attachment):
             "training.label_smoothing_factor": args.label_smoothing_factor,
         }
         fix = f"Remove it; what it does can be done in {name_of(self.function)}."
-        if problems := [Problem(key, f"has no effect with {WHERE}", fix) for key, value in unused.items() if value]:
+        if problems := [
+            Problem(key, f"has no effect with {WHERE}", fix) for key, value in unused.items() if value
+        ]:
             raise RecipeError(problems)
         batches = batches_of(self.task, draft.features, min(ROWS, args.per_device_train_batch_size), None)
         examples = Examples(self.task, draft.features, batches)
@@ -63,7 +67,9 @@ class UserLoss(Attachment):
         return True
 
     def _tried(self, outputs: Any, batch: Batch, count: Tensor) -> Tensor:
-        """Its value, with the same random numbers each time. Raises RecipeError where there is nothing to minimise."""
+        """Its value, with the same random numbers each time. Raises RecipeError where there is nothing to
+        minimise.
+        """
         inputs = self._inputs(outputs, batch)
         name = name_of(self.function)
         torch.manual_seed(0)
@@ -96,7 +102,8 @@ class UserLoss(Attachment):
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         if not self.divides:
             logger.warning(
-                "%s does not divide by num_items_in_batch, so it is taken for the mean of a micro-batch. If it is not "
+                "%s does not divide by num_items_in_batch, so it is taken for the mean of a micro-batch. "
+                "If it is not "
                 "one, steps with accumulation or several processes are approximate.",
                 name_of(self.function),
             )

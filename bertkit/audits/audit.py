@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 100  # of a part on the page; its files have all
 OTHERS = (
-    " Those of train are answered by models of the other folds; the others by one model that was not trained on them, "
+    " Those of train are answered by models of the other folds; the others by one model that was not "
+    "trained on them, "
     "whose checkpoint and calibration are chosen on validation."
 )
 LABELS: Mapping[str, Callable[[Recipe, Sequence[Row], str, str], Section]] = {
@@ -78,12 +79,14 @@ def audit(
 ) -> Audit:
     """Answer each row with a model that was not trained on it, and list the rows that may be wrong.
 
-    source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose out-of-fold
+    source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose
+    out-of-fold
         answers are used if it has them and nothing is overridden.
-    output_dir: a new or empty folder; the same call continues what was interrupted. data, values: as for `train`.
-    overrides: as for `load_recipe`.
+    output_dir: a new or empty folder; the same call continues what was interrupted. data, values: as for
+    `train`. overrides: as for `load_recipe`.
     unlabelled: a file from which `next` rows are chosen for labelling, 100 by default.
-    Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
+    Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged
+    answers.
 
     >>> audit = bertkit.audit("my.yaml", "audits/mine")
     >>> [part.name for part in audit.parts]
@@ -108,13 +111,17 @@ def audit(
 
 
 def _audit(
-    recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, trained: Sequence[str], run: Run | None = None
+    recipe: Recipe,
+    folder: Path,
+    choose: tuple[Path, int] | None,
+    trained: Sequence[str],
+    run: Run | None = None,
 ) -> Audit:
     """The program. choose: a file, and how many of its rows to choose for labelling.
 
-    trained: what `bertkit train` is called with to train on corrected labels: the recipe that was named, which need not
-    be that of the judging models. run: a run of this recipe, whose out-of-fold answers and model are used, if it has
-    them.
+    trained: what `bertkit train` is called with to train on corrected labels: the recipe that was named,
+    which need not be that of the judging models. run: a run of this recipe, whose out-of-fold answers and
+    model are used, if it has them.
     """
     if get_task(recipe.task.name).schema.corpus:
         raise RecipeError(
@@ -158,14 +165,19 @@ def labels(recipe: Recipe, rows: Sequence[Row], others: Sequence[Row] = ()) -> S
         column = _schema(recipe).columns[target]
         part = LABELS[column.holds](recipe, rows, target, column.answered)
         counts = Counter(row.get("split", "train") for row in rows)
-        looked = f"Rows that were looked at: {', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
+        looked = (
+            "Rows that were looked at: "
+            f"{', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
+        )
         return replace(part, notes=(looked + OTHERS * bool(others), *part.notes))
     what = f"There is no audit of labels for {recipe.task.name} with these targets"
     return Section("labels", "Labels", f"{what}: no answer is a probability of a label.")
 
 
 def _others(recipe: Recipe, rows: Sequence[Row], folder: Path, run: Run | None) -> list[Row]:
-    """The rows of the other splits, with answers of the run's model, or of the first fold's in the audit's folder."""
+    """The rows of the other splits, with answers of the run's model, or of the first fold's in the audit's
+    folder.
+    """
     if not _judged(recipe, rows[0]):
         return []
     splits = ("validation", "test")
@@ -243,7 +255,9 @@ def page(schema: Schema, parts: Sequence[Section], folder: Path, trained: Sequen
         "most": MAX_ROWS,
     }
     command = shlex.join(["bertkit", "train", *trained, "--output-dir", "runs/corrected"])
-    return render("audit.html", name=folder.resolve().name, figures=figures, parts=parts, command=command, **helpers)
+    return render(
+        "audit.html", name=folder.resolve().name, figures=figures, parts=parts, command=command, **helpers
+    )
 
 
 def corrections(recipe: Recipe, folder: Path) -> str:
@@ -258,11 +272,15 @@ def _cell(value: Any) -> Any:
 
 
 def write_lists(part: Section, folder: Path) -> None:
-    """The rows as NAME.jsonl and NAME.csv, if there are any. In csv lists are JSON, and no cell is a formula."""
+    """The rows as NAME.jsonl and NAME.csv, if there are any. In csv lists are JSON, and no cell is a
+    formula.
+    """
     if not part.rows:
         return
     with written_aside(folder / f"{part.name}.jsonl") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.rows)
     with written_aside(folder / f"{part.name}.csv", "utf-8-sig") as file:
         names = dict.fromkeys(name for row in part.rows for name in row)
-        write_csv(file, [names, *(map(row.get, names) for row in part.rows)], f"{part.name}.csv", written=_cell)
+        write_csv(
+            file, [names, *(map(row.get, names) for row in part.rows)], f"{part.name}.csv", written=_cell
+        )

@@ -45,9 +45,10 @@ def check(
 ) -> Checked:
     """Check a recipe, its data and its model, without training.
 
-    recipe, data, overrides: as for `train`. Returns `findings`: name of the task -> what is worth knowing of its data
-    and model, each with `level` (severe, warn or note), `what` and `fix`; they are logged too.
-    Raises RecipeError, DataError or ModelError, as `train` does, on what cannot be trained, such as a finding `fail`.
+    recipe, data, overrides: as for `train`. Returns `findings`: name of the task -> what is worth knowing of
+    its data and model, each with `level` (severe, warn or note), `what` and `fix`; they are logged too.
+    Raises RecipeError, DataError or ModelError, as `train` does, on what cannot be trained, such as a finding
+    `fail`.
 
     >>> checked = bertkit.check("my.yaml")
     >>> [finding.what for finding in checked.findings["text-classification"] if finding.level == "severe"]

@@ -1,7 +1,8 @@
-"""Confident learning (Northcutt et al. 2021): which given labels are likely wrong, from out-of-fold probabilities.
+"""Confident learning (Northcutt et al. 2021): which given labels are likely wrong, from out-of-fold
+probabilities.
 
-cleanlab, by the same authors, is the oracle of the tests. bertkit does not depend on it, because its licence, the AGPL,
-would reach the programs of those who use bertkit.
+cleanlab, by the same authors, is the oracle of the tests. bertkit does not depend on it, because its licence,
+the AGPL, would reach the programs of those who use bertkit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ ROUNDING = 1e-6  # by which a probability may be below a threshold, as in cleanl
 
 
 class ErrorEstimate(NamedTuple):
-    """A share of wrong labels, with its 95 % interval if it has one; and the share that the models answer as given."""
+    """A share of wrong labels, with its 95 % interval if it has one; and the share that the models answer as
+    given.
+    """
 
     value: float
     interval: Interval | None
@@ -24,10 +27,11 @@ class ErrorEstimate(NamedTuple):
 
 
 def likely_wrong(table: Floats, labels: Ints) -> Bools:
-    """`(rows,)`: another label is more probable, and another is as probable as it is on average where it is given.
+    """`(rows,)`: another label is more probable, and another is as probable as it is on average where it is
+    given.
 
-    table: probabilities `(rows, labels)`. labels: label ids `(rows,)`. These are the off-diagonal rows of the confident
-    joint, cleanlab's `filter_by="confident_learning"`.
+    table: probabilities `(rows, labels)`. labels: label ids `(rows,)`. These are the off-diagonal rows of the
+    confident joint, cleanlab's `filter_by="confident_learning"`.
     """
     rows = np.arange(len(labels))
     other = table >= _averages(table, labels) - ROUNDING
@@ -44,18 +48,21 @@ def margins(table: Floats, labels: Ints) -> Floats:
 
 
 def guesses(table: Floats, labels: Ints) -> Ints:
-    """`(rows,)`: the label that a row is counted for in the confident joint, -1 where no label reaches its average."""
+    """`(rows,)`: the label that a row is counted for in the confident joint, -1 where no label reaches its
+    average.
+    """
     reached = table >= _averages(table, labels) - ROUNDING
     several = reached.sum(axis=1) > 1
     return np.where(reached.any(axis=1), np.where(several, table.argmax(axis=1), reached.argmax(axis=1)), -1)
 
 
 def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstimate:
-    """The share of given labels outside the diagonal of the joint, whose rows sum to how often each label is given.
+    """The share of given labels outside the diagonal of the joint, whose rows sum to how often each label is
+    given.
 
-    given, best, guess: label ids `(decisions,)`: those in the data, the most probable, those of the joint, -1 for none.
-    unit: the row or sentence of each decision, by which the bootstrap resamples; the averages that labels must reach
-    stay as they are.
+    given, best, guess: label ids `(decisions,)`: those in the data, the most probable, those of the joint, -1
+    for none. unit: the row or sentence of each decision, by which the bootstrap resamples; the averages that
+    labels must reach stay as they are.
     """
     labels = int(given.max()) + 1
     by_unit = summed_by(unit, int(unit.max()) + 1).T
@@ -69,15 +76,23 @@ def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstima
         hits = right @ weights
         wrong = confident @ weights - hits
         # A label without a confident row counts as right once, as in cleanlab.
-        return {"wrong": (counts * ratio(wrong, wrong + np.maximum(hits, 1))).sum(axis=0) / counts.sum(axis=0)}
+        return {
+            "wrong": (counts * ratio(wrong, wrong + np.maximum(hits, 1))).sum(axis=0) / counts.sum(axis=0)
+        }
 
     value = weighted(np.ones((counted.shape[1], 1)))["wrong"]
-    return ErrorEstimate(float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"], float((best == given).mean()))
+    return ErrorEstimate(
+        float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"], float((best == given).mean())
+    )
 
 
 def _averages(table: Floats, given: Ints) -> Floats:
-    """`(labels,)`: the mean probability of each label in the rows where it is given; infinite where there is none."""
+    """`(labels,)`: the mean probability of each label in the rows where it is given; infinite where there is
+    none.
+    """
     labels = table.shape[1]
     own = table[np.arange(len(given)), given]
-    sums, counts = (np.bincount(given, values, labels).astype(np.float64) for values in (own, np.ones(len(given))))
+    sums, counts = (
+        np.bincount(given, values, labels).astype(np.float64) for values in (own, np.ones(len(given)))
+    )
     return ratio(sums, counts, undefined=np.inf)

@@ -25,15 +25,24 @@ BLOCK = 2048  # texts that are compared with as many others at a time
 UNKNOWN = 0.5  # share of unknown tokens from which on a text is not compared by its vector
 ROUNDING = 1e-6  # of a cosine of float32 vectors
 APART = 0.2  # by which numbers contradict each other, as a share of the range of all
-NEARLY = ("label", "labels", "number")  # what targets hold that are also compared where texts are nearly the same
-PROBLEMS = ("same text, different target", "nearly the same text, different target", "in several splits", "repeated")
+NEARLY = (
+    "label",
+    "labels",
+    "number",
+)  # what targets hold that are also compared where texts are nearly the same
+PROBLEMS = (
+    "same text, different target",
+    "nearly the same text, different target",
+    "in several splits",
+    "repeated",
+)
 
 
 def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Section:
     """Near-duplicates in all splits.
 
-    Splits of rows that are answered together, such as queries and documents, share documents: train is compared alone.
-    """
+    Splits of rows that are answered together, such as queries and documents, share documents: train is
+    compared alone."""
     train = [{**row, "split": "train"} for row in rows]
     kind = get_task(recipe.task.name)
     data = rows_of(recipe)
@@ -52,7 +61,9 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
 
 
 def _told_apart(recipe: Recipe, encode: Encode) -> Encode:
-    """`encode`, but texts of UNKNOWN have random vectors, equal for equal texts: theirs would be nearly the same."""
+    """`encode`, but texts of UNKNOWN have random vectors, equal for equal texts: theirs would be nearly the
+    same.
+    """
     tokenizer = resolve_encoder(recipe.model).tokenizer()
 
     def vectors(texts: Sequence[str]) -> Vectors:
@@ -66,8 +77,11 @@ def _told_apart(recipe: Recipe, encode: Encode) -> Encode:
     return vectors
 
 
-def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float) -> np.ndarray[Any, Any]:
-    """The number of each row's cluster, `(rows,)`: rows share one where each of their texts is a near-duplicate.
+def clusters(
+    texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float
+) -> np.ndarray[Any, Any]:
+    """The number of each row's cluster, `(rows,)`: rows share one where each of their texts is a
+    near-duplicate.
 
     texts, vectors: by column, `(rows,)` and `(rows, size)` of unit length. Texts that differ only in case and
     whitespace are the same.
@@ -83,16 +97,19 @@ def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], thresho
 
 
 def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The number of each vector's cluster, `(texts,)`: pairs with a cosine from the threshold on are in the same one.
+    """The number of each vector's cluster, `(texts,)`: pairs with a cosine from the threshold on are in the
+    same one.
 
-    vectors: `(texts, size)`, of unit length. A cluster is a connected component, whose ends may be far from each other.
-    """
+    vectors: `(texts, size)`, of unit length. A cluster is a connected component, whose ends may be far from
+    each other."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     clusters = np.arange(len(vectors), dtype=np.int32)
     for one, other in combinations_with_replacement(range(0, len(vectors), BLOCK), 2):
-        near = np.nonzero(vectors[one : one + BLOCK] @ vectors[other : other + BLOCK].T >= threshold - ROUNDING)
+        near = np.nonzero(
+            vectors[one : one + BLOCK] @ vectors[other : other + BLOCK].T >= threshold - ROUNDING
+        )
         ends = clusters[near[0] + one], clusters[near[1] + other]
         if (ends[0] != ends[1]).any():
             graph = coo_array((np.ones(len(ends[0]), dtype=bool), ends), shape=(len(vectors), len(vectors)))
@@ -103,8 +120,8 @@ def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np
 def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
     """The clusters of near-duplicates, the most severe problem first.
 
-    schema: of the task. rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of
-    unit length; one for all columns where the order of a row's texts does not count.
+    schema: of the task. rows: of all splits, each with its `split`. vectors: by column of texts, `(rows,
+    size)`, of unit length; one for all columns where the order of a row's texts does not count.
     """
     keys = [tuple(map(folded, schema.shown(row).values())) for row in rows]
     if len(vectors) == 1:
@@ -125,7 +142,10 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
     counts = np.bincount([problem for problem, _ in found], minlength=len(PROBLEMS))
     listed = [
         {**identified(rows[index], schema), "cluster": number, "problem": PROBLEMS[problem]}
-        | {"target": _shown(targets, rows[index]), "cosine": round(min(1.0, float(whole[index] @ whole[each[0]])), 4)}
+        | {
+            "target": _shown(targets, rows[index]),
+            "cosine": round(min(1.0, float(whole[index] @ whole[each[0]])), 4),
+        }
         for number, (problem, each) in enumerate(found, 1)
         for index in each
     ]
@@ -140,8 +160,10 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
         columns=("cluster", "problem", "split", "target", "cosine"),
         figures={"near-duplicates with different targets": counted(conflicts, "cluster")},
         notes=(
-            f"Near-duplicates have vectors with a cosine of at least {THRESHOLD:g}, or are joined by others that do. "
-            "`cosine` is that with the first row of the cluster. Texts with at least half of their tokens unknown to "
+            f"Near-duplicates have vectors with a cosine of at least {THRESHOLD:g}, or are joined by "
+            "others that do. "
+            "`cosine` is that with the first row of the cluster. Texts with at least half of their tokens "
+            "unknown to "
             "the tokenizer are compared as they are written.",
         ),
     )
@@ -150,10 +172,14 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
 def _shown(targets: Iterable[str], row: Row) -> str:
     """The targets of a row in words; those of a sentence or a question as JSON."""
     values = [row[name] for name in targets if row.get(name) is not None]
-    return ", ".join(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
+    return ", ".join(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values
+    )
 
 
-def _problem(targets: Mapping[str, str], rows: Sequence[Row], keys: Sequence[tuple[str, ...]], most: float) -> int:
+def _problem(
+    targets: Mapping[str, str], rows: Sequence[Row], keys: Sequence[tuple[str, ...]], most: float
+) -> int:
     """The index of the first of PROBLEMS that a cluster has. most: by which equal rows' numbers may differ.
 
     targets: column -> what it holds. keys: equal for rows with the same texts.

@@ -15,7 +15,8 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.tags import type_of
 
 WHOLE = (
-    " Where a word is doubtful, the model's entities that cover it are suggested; the rest of the sentence keeps its "
+    " Where a word is doubtful, the model's entities that cover it are suggested; the rest of the sentence "
+    "keeps its "
     "tags. Entities that differ only in where one ends and the next of the same type begins are not judged."
 )
 
@@ -37,10 +38,11 @@ class Change(NamedTuple):
 
 
 def sentences(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
-    """Sentences with an entity, or a label of a word, that is likely wrong; that with the word whose given type is the
-    least probable comes first, as in cleanlab.
+    """Sentences with an entity, or a label of a word, that is likely wrong; that with the word whose given
+    type is the least probable comes first, as in cleanlab.
 
-    Words are judged by their types; what is suggested are the whole entities of the model where a word is doubtful.
+    Words are judged by their types; what is suggested are the whole entities of the model where a word is
+    doubtful.
     """
     scheme = recipe.task.scheme  # type: ignore[attr-defined]
     doubtful, share = _doubtful_words(rows, target, answered, scheme)
@@ -51,13 +53,17 @@ def sentences(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
             least = min(p for word, p in words.items() if any(word in each.words for each in changes))
             ranked.append((least, _correction(row, target, changes, scheme)))
     listed = [row for _, row in sorted(ranked, key=lambda each: each[0])]
-    return to_check(listed, len(rows), "tag", [METHOD.format("type of a word") + WHOLE], share, "types of words")
+    return to_check(
+        listed, len(rows), "tag", [METHOD.format("type of a word") + WHOLE], share, "types of words"
+    )
 
 
 def _doubtful_words(
     rows: Sequence[Row], target: str, answered: str, scheme: Learned
 ) -> tuple[list[dict[int, float]], ErrorEstimate]:
-    """The words of each sentence whose type is likely wrong, with its probability, and the estimated share of these."""
+    """The words of each sentence whose type is likely wrong, with its probability, and the estimated share of
+    these.
+    """
     words = [
         (sentence, place, word)
         for sentence, row in enumerate(rows)
@@ -66,7 +72,9 @@ def _doubtful_words(
     names = max(([*word["scores"]] for _, _, word in words), key=len)
     read = [each for each in words if len(each[2]["scores"]) == len(names)]  # not those without a token
     table = np.array([[word["scores"][name] for name in names] for _, _, word in read])
-    gold = np.array([names.index(type_of(rows[sentence][target][place], scheme)) for sentence, place, _ in read])
+    gold = np.array(
+        [names.index(type_of(rows[sentence][target][place], scheme)) for sentence, place, _ in read]
+    )
     unit = np.array([sentence for sentence, _, _ in read])
     doubtful: list[dict[int, float]] = [{} for _ in rows]
     for index in np.flatnonzero(likely_wrong(table, gold)):
@@ -78,8 +86,12 @@ def _doubtful_words(
 def _changes(row: Row, target: str, scheme: Learned) -> Iterator[Change]:
     """The groups of overlapping entities in which data and model differ."""
     answer = row["answer"]
-    gold, predicted = (labelled(tags, scheme) for tags in (row[target], [word["tag"] for word in answer["words"]]))
-    scores = dict(zip(predicted, [each["score"] for each in answer.get("entities", answer["words"])], strict=True))
+    gold, predicted = (
+        labelled(tags, scheme) for tags in (row[target], [word["tag"] for word in answer["words"]])
+    )
+    scores = dict(
+        zip(predicted, [each["score"] for each in answer.get("entities", answer["words"])], strict=True)
+    )
     groups = list[list[Entity]]()
     end = 0
     for entity in sorted({*gold} ^ {*predicted}, key=lambda entity: entity[1:]):
@@ -88,7 +100,9 @@ def _changes(row: Row, target: str, scheme: Learned) -> Iterator[Change]:
         groups[-1].append(entity)
         end = max(end, entity[2])
     for group in groups:
-        ours, theirs = ([entity for entity in group if (entity in scores) is known] for known in (True, False))
+        ours, theirs = (
+            [entity for entity in group if (entity in scores) is known] for known in (True, False)
+        )
         # A word in an entity of ours is at least as probable as this.
         probabilities = [
             *(scores[entity] for entity in ours),
@@ -109,7 +123,9 @@ def _correction(row: Row, target: str, changes: Sequence[Change], scheme: Learne
     old = [entity for each in changes for entity in each.given]
     new = [entity for each in changes for entity in each.found]
     texts = (
-        "; ".join(f"{kind}: {text[words[first]['start'] : words[end - 1]['end']]}" for kind, first, end in side)
+        "; ".join(
+            f"{kind}: {text[words[first]['start'] : words[end - 1]['end']]}" for kind, first, end in side
+        )
         for side in (old, new)
     )
     kept = [entity for entity in labelled(row[target], scheme) if entity not in old]

@@ -1,4 +1,6 @@
-"""Labels, numbers and answers that are likely wrong, by the answers of models that were not trained on the rows."""
+"""Labels, numbers and answers that are likely wrong, by the answers of models that were not trained on the
+rows.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from bertkit.tasks.class_labels import settle_labels
 FAR_OFF = 3.0  # standard deviations of the error
 NO_ANSWER = "(no answer)"
 ANSWERS = (
-    "A question is listed where the model of the fold that was not trained on it gives an answer that shares no word "
-    "with those in the data, at least as probable as the answers that share one are on average; or finds no answer "
+    "A question is listed where the model of the fold that was not trained on it gives an answer that "
+    "shares no word "
+    "with those in the data, at least as probable as the answers that share one are on average; or finds "
+    "no answer "
     "where there is one, at least as probable as that is on average where there is none."
 )
 
@@ -34,7 +38,9 @@ def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: st
 
     def correction(row: int) -> Row:
         new = names[best[row]]
-        return corrected(rows[row], target, value_of[new], names[gold[row]], new, probability=table[row].max())
+        return corrected(
+            rows[row], target, value_of[new], names[gold[row]], new, probability=table[row].max()
+        )
 
     ranked = found[np.argsort(margins(table, gold)[found], kind="stable")]
     wrong = wrong_share(gold, best, guesses(table, gold), np.arange(len(rows)))
@@ -50,14 +56,21 @@ def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) 
     gold = np.array([[int(name in own) for name in names] for own in sets])
     wrong = np.zeros(table.shape, dtype=bool)
     guess = np.empty(table.shape, dtype=np.int64)
-    for label, (has, probability) in enumerate(zip(gold.T, table.T, strict=True)):  # a row has it, or does not
+    for label, (has, probability) in enumerate(
+        zip(gold.T, table.T, strict=True)
+    ):  # a row has it, or does not
         two = np.stack([1 - probability, probability], axis=1)
         suggested = guesses(two, has)
-        wrong[:, label], guess[:, label] = likely_wrong(two, has), np.where(suggested < 0, -1, 2 * label + suggested)
+        wrong[:, label], guess[:, label] = (
+            likely_wrong(two, has),
+            np.where(suggested < 0, -1, 2 * label + suggested),
+        )
     doubt = np.where(wrong, np.where(gold, 1 - table, table), 0.0).max(axis=1)
 
     def correction(row: int) -> Row:
-        old, new = ([names[label] for label in np.flatnonzero(of)] for of in (gold[row], gold[row] ^ wrong[row]))
+        old, new = (
+            [names[label] for label in np.flatnonzero(of)] for of in (gold[row], gold[row] ^ wrong[row])
+        )
         values = [value_of[name] for name in new]
         return corrected(rows[row], target, values, ", ".join(old), ", ".join(new), probability=doubt[row])
 
@@ -85,20 +98,27 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
 
     ranked = (row for row in np.argsort(-deviations, kind="stable") if deviations[row] > FAR_OFF)
     note = (
-        "A number is listed where it is more than three standard deviations of the error away from what the model that "
+        "A number is listed where it is more than three standard deviations of the error away from what "
+        "the model that "
         "was not trained on its row makes of it, by a straight line through all answers."
     )
     return to_check([*map(correction, ranked)], len(rows), "number", [note])
 
 
 def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
-    """Questions whose answer shares no word with those in the data, the most probable first; one may be no answer."""
+    """Questions whose answer shares no word with those in the data, the most probable first; one may be no
+    answer.
+    """
     golds = [row[target]["text"] for row in rows]
     answers = [row["answer"] for row in rows]
     rule = rule_of(row["context"] for row in rows)
-    overlap = np.array([rule.scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)])
+    overlap = np.array(
+        [rule.scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)]
+    )
     score, null = np.array([[own["score"], own[answered]] for own in answers]).T
-    silent, unanswerable = np.array([[not own["answer"], not gold] for own, gold in zip(answers, golds, strict=True)]).T
+    silent, unanswerable = np.array(
+        [[not own["answer"], not gold] for own, gold in zip(answers, golds, strict=True)]
+    ).T
     limit = np.where(silent, _mean(null[unanswerable]), _mean(score[(overlap > 0) & ~silent]))
     wrong = np.flatnonzero((overlap == 0) & (score >= limit))
 
@@ -107,7 +127,9 @@ def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
         given = " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
         spans = [own] if own["answer"] else []
         new = {"text": [each["answer"] for each in spans], "answer_start": [each["start"] for each in spans]}
-        return corrected(rows[index], target, new, given, own["answer"] or NO_ANSWER, probability=score[index])
+        return corrected(
+            rows[index], target, new, given, own["answer"] or NO_ANSWER, probability=score[index]
+        )
 
     ranked = wrong[np.argsort(-score[wrong], kind="stable")]
     return to_check([*map(correction, ranked)], len(rows), "answer", [ANSWERS])

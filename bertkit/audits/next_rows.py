@@ -27,17 +27,23 @@ from bertkit.text import part_of
 
 TITLE = "Rows to label next"
 NOTE = (
-    "The rows that the model is least sure of, the least sure first: by the difference between the two most probable "
-    "labels, of several labels by the one nearest to 50%, of entities by the mean entropy of the words. Of equal texts "
+    "The rows that the model is least sure of, the least sure first: by the difference between the two "
+    "most probable "
+    "labels, of several labels by the one nearest to 50%, of entities by the mean entropy of the words. Of "
+    "equal texts "
     "one is listed. They are not a random sample; do not use them as a test set."
 )
-NEEDS_MODEL = {"text-classification": False, "token-classification": True}  # of tasks for which rows are chosen
+NEEDS_MODEL = {
+    "text-classification": False,
+    "token-classification": True,
+}  # of tasks for which rows are chosen
 ADDED = ("location", "answer", "probability", "reason")  # columns of the rows that are returned
 
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """A file to choose rows from, and how many. own: its rows with the columns that they have; rows: in canonical ones.
+    """A file to choose rows from, and how many. own: its rows with the columns that they have; rows: in
+    canonical ones.
 
     Both have a `location`.
     """
@@ -52,14 +58,17 @@ class Unlabelled:
 def next_part(
     recipe: Recipe, labelled: Sequence[Row], unlabelled: Unlabelled, encode: Encode, run: Path | None
 ) -> Section:
-    """The rows to label next. run: whose model answers them; None: a linear model on the vectors of the training rows.
+    """The rows to label next. run: whose model answers them; None: a linear model on the vectors of the
+    training rows.
 
     None are chosen for a regression, whose answers have no probabilities.
     """
     rows = unlabelled.rows
     if "score" in labelled[0]:
         return Section(
-            "next", TITLE, "No rows are chosen for labelling: the answers of a regression have no probabilities."
+            "next",
+            TITLE,
+            "No rows are chosen for labelling: the answers of a regression have no probabilities.",
         )
     if run is None:
         answers = head_answers(
@@ -75,10 +84,11 @@ def next_part(
 
 
 def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) -> Unlabelled:
-    """The rows of a file that is written like the recipe's data; targets are not read. run: as for `next_part`.
+    """The rows of a file that is written like the recipe's data; targets are not read. run: as for
+    `next_part`.
 
-    Raises UserError if no rows can be chosen for the task, or `count` is not positive; DataError on unreadable rows.
-    """
+    Raises UserError if no rows can be chosen for the task, or `count` is not positive; DataError on
+    unreadable rows."""
     needs_model = NEEDS_MODEL.get(recipe.task.name)
     if needs_model is None or (needs_model and run is None):
         raise RecipeError(
@@ -102,7 +112,9 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
 
 
 def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Section:
-    """The rows to label next as they are, with ADDED. columns: those of the rows to be shown beside their texts."""
+    """The rows to label next as they are, with ADDED. columns: those of the rows to be shown beside their
+    texts.
+    """
     doubts = [_doubt(answer) for answer in answers]
     total = len(unlabelled.rows)
     texts = ["\n".join(unlabelled.schema.shown(row).values()) for row in unlabelled.rows]
@@ -111,14 +123,19 @@ def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequen
         name="next",
         title=TITLE,
         summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {unlabelled.file}.",
-        rows=[{**unlabelled.own[index], **dict(zip(ADDED[1:], doubts[index][1:], strict=True))} for index in indices],
+        rows=[
+            {**unlabelled.own[index], **dict(zip(ADDED[1:], doubts[index][1:], strict=True))}
+            for index in indices
+        ],
         columns=(*columns, *ADDED[1:]),
         notes=(NOTE,),
     )
 
 
 def head_answers(rows: Sequence[Row], vectors: Vectors, new: Vectors) -> list[Answer]:
-    """Answers to rows with the vectors `new`, of a linear model that is fitted to labelled rows and their vectors."""
+    """Answers to rows with the vectors `new`, of a linear model that is fitted to labelled rows and their
+    vectors.
+    """
     if "labels" not in rows[0]:
         model = head(vectors, [row["label"] for row in rows])
         names = model.classes_.tolist()
@@ -129,7 +146,9 @@ def head_answers(rows: Sequence[Row], vectors: Vectors, new: Vectors) -> list[An
         has = np.asarray([name in row["labels"] for row in rows])
         columns.append(np.ones(len(new)) if has.all() else head(vectors, has).predict_proba(new)[:, 1])
     tables = (dict(zip(names, row, strict=True)) for row in np.stack(columns, axis=1).tolist())
-    return [{"labels": [name for name, p in scores.items() if p >= 0.5], "scores": scores} for scores in tables]
+    return [
+        {"labels": [name for name, p in scores.items() if p >= 0.5], "scores": scores} for scores in tables
+    ]
 
 
 def head(vectors: Vectors, labels: Sequence[str] | np.ndarray[Any, Any]) -> Any:
@@ -137,12 +156,16 @@ def head(vectors: Vectors, labels: Sequence[str] | np.ndarray[Any, Any]) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The number of unique classes is greater")  # as where labels are many
+        warnings.filterwarnings(
+            "ignore", "The number of unique classes is greater"
+        )  # as where labels are many
         return LogisticRegression(max_iter=1000).fit(vectors, labels)
 
 
 def chosen(scores: Floats, texts: Sequence[str], count: int) -> list[int]:
-    """The rows with the highest scores `(rows,)`, at most `count`, without texts that are the same as one before."""
+    """The rows with the highest scores `(rows,)`, at most `count`, without texts that are the same as one
+    before.
+    """
     first: dict[str, int] = {}
     for index in np.argsort(-scores, kind="stable"):
         first.setdefault(folded(texts[index]), int(index))
@@ -150,9 +173,9 @@ def chosen(scores: Floats, texts: Sequence[str], count: int) -> list[int]:
 
 
 def _doubt(answer: Answer) -> tuple[float, str, float, str]:
-    """How unsure an answer is: of one label by the margin, of several by the least sure one, of words by their mean
-    entropy in nats. Then the answer in words, its probability (of several decisions the least), and what it is unsure
-    of."""
+    """How unsure an answer is: of one label by the margin, of several by the least sure one, of words by
+    their mean entropy in nats. Then the answer in words, its probability (of several decisions the least),
+    and what it is unsure of."""
     from scipy.special import entr
 
     if "words" in answer:
@@ -162,7 +185,12 @@ def _doubt(answer: Answer) -> tuple[float, str, float, str]:
         word = min(answer["words"], key=lambda each: max(each["scores"].values()))
         kind, probability = max(word["scores"].items(), key=lambda pair: pair[1])
         entities = [f"{each['text']} ({each['label']})" for each in answer.get("entities", ())]
-        return unsure, ", ".join(entities), round(probability, 4), f"“{word['word']}”: {kind} {probability:.0%}"
+        return (
+            unsure,
+            ", ".join(entities),
+            round(probability, 4),
+            f"“{word['word']}”: {kind} {probability:.0%}",
+        )
     if "labels" in answer:
         name, p = min(answer["scores"].items(), key=lambda pair: abs(pair[1] - 0.5))
         return 1 - 2 * abs(p - 0.5), ", ".join(answer["labels"]), round(max(p, 1 - p), 4), f"{name} {p:.0%}"

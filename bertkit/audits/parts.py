@@ -29,13 +29,17 @@ One of train may have its `fold`, one of another split has its `split`.
 """
 Encode = Callable[[Sequence[str]], Vectors]
 METHOD = (
-    "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more probable, "
-    "and if one of the others is as probable as it is on average in the rows that have it (confident learning, "
+    "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more "
+    "probable, "
+    "and if one of the others is as probable as it is on average in the rows that have it (confident "
+    "learning, "
     "Northcutt et al. 2021)."
 )
 ESTIMATE = (
-    "The estimated share also counts what the models confidently mistake, and they answer {0:.1%} as given: the first "
-    "rows of the list show how far to believe it. Its interval is a bootstrap over rows, with the same models."
+    "The estimated share also counts what the models confidently mistake, and they answer {0:.1%} as "
+    "given: the first "
+    "rows of the list show how far to believe it. Its interval is a bootstrap over rows, with the same "
+    "models."
 )
 
 
@@ -43,8 +47,8 @@ ESTIMATE = (
 class Section:
     """A section of the page, whose rows are also written as NAME.jsonl and NAME.csv, if there are any.
 
-    rows: the first to look at first; each has `location`, the input columns of the training row, its `id` if it has
-    one, and what was found. The page shows location and texts, followed by `columns`.
+    rows: the first to look at first; each has `location`, the input columns of the training row, its `id` if
+    it has one, and what was found. The page shows location and texts, followed by `columns`.
     """
 
     name: str  # of the files
@@ -52,12 +56,16 @@ class Section:
     summary: str  # one sentence, also printed by the command
     rows: Sequence[Row] = ()
     columns: Sequence[str] = ()  # keys of the rows
-    figures: Mapping[str, str] = field(default_factory=dict)  # title -> number in words, at the top of the page
+    figures: Mapping[str, str] = field(
+        default_factory=dict
+    )  # title -> number in words, at the top of the page
     notes: Sequence[str] = ()  # sentences on how to read it, and its limits
 
 
 def corrected(row: Row, target: str, value: Any, given: str, suggested: str, **found: float) -> Row:
-    """A row as `data.relabel` reads it, with this value of the target; and what was given, suggested and found."""
+    """A row as `data.relabel` reads it, with this value of the target; and what was given, suggested and
+    found.
+    """
     first = {name: row[name] for name in ("location", "id") if row.get(name) is not None}
     rest = {name: row[name] for name in row if name not in ("location", "id", "answer", "fold")}
     numbers = {name: round(float(number), 4) for name, number in found.items()}
@@ -74,7 +82,8 @@ def to_check(
 ) -> Section:
     """The part of these rows, the first to look at first.
 
-    rows: how many were audited. target: what a row has, such as a label. wrong: the estimated share of wrong `of`.
+    rows: how many were audited. target: what a row has, such as a label. wrong: the estimated share of wrong
+    `of`.
     """
     figures = {"rows": f"{rows:,}", "rows to check": f"{len(found):,}"}
     if wrong:
@@ -83,7 +92,9 @@ def to_check(
         figures[f"wrong {of}, estimated"] = f"{wrong.value:.1%}{bounds}"
         notes = [*notes, ESTIMATE.format(wrong.agreed)]
     columns = [
-        name for name in ("split", "given", "suggested", "probability", "deviations") if found and name in found[0]
+        name
+        for name in ("split", "given", "suggested", "probability", "deviations")
+        if found and name in found[0]
     ]
     summary = f"{part_of(len(found), rows, 'row')} likely to have a wrong {target}."
     return Section("labels", f"{target.capitalize()}s to check", summary, found, columns, figures, notes)
@@ -103,7 +114,9 @@ def unit_vectors(spec: ModelSpec) -> Encode:
             "Audit with a pretrained encoder: model.name=NAME",
         )
     pooling = read_layout(resolve_encoder(spec).folder)[0].pooling
-    features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit([])
+    features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit(
+        []
+    )
 
     return lambda texts: np.asarray(unit(features.vectors(texts)[0]))
 
@@ -116,7 +129,9 @@ def rows_of(recipe: Recipe) -> Data:
 
 def identified(row: Row, schema: Schema) -> Json:
     """Where a row is, its id and split if it has them, and its texts."""
-    return {name: row[name] for name in ("location", "split", "id") if row.get(name) is not None} | schema.shown(row)
+    return {
+        name: row[name] for name in ("location", "split", "id") if row.get(name) is not None
+    } | schema.shown(row)
 
 
 def by_column(rows: Sequence[Row], schema: Schema, encode: Encode) -> list[Vectors]:
@@ -127,8 +142,8 @@ def by_column(rows: Sequence[Row], schema: Schema, encode: Encode) -> list[Vecto
 def centred(vectors: Vectors) -> Vectors:
     """The vectors minus their mean, of unit length.
 
-    All texts have a high cosine by the vectors of many encoders that were not trained for similarity, because these
-    have a large mean (Mu and Viswanath 2018).
+    All texts have a high cosine by the vectors of many encoders that were not trained for similarity, because
+    these have a large mean (Mu and Viswanath 2018).
     """
     return np.asarray(unit(vectors - vectors.mean(axis=0)))
 

@@ -1,4 +1,6 @@
-"""The command doctor: what this machine and installation can do, and which of bertkit's promises hold here."""
+"""The command doctor: what this machine and installation can do, and which of bertkit's promises
+hold here.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def examine() -> Json:
 def tested_versions() -> dict[str, str]:
     """Package -> the version that bertkit is tested with: constraints.txt, of the checkout or the wheel."""
     package = Path(__file__).resolve().parents[1]
-    file = next(each for each in (package / "constraints.txt", package.parent / "constraints.txt") if each.is_file())
+    file = next(
+        each for each in (package / "constraints.txt", package.parent / "constraints.txt") if each.is_file()
+    )
     lines = (line.partition("==") for line in file.read_text(encoding="utf-8").splitlines() if "==" in line)
     return {name.replace("_", "-"): version for name, _, version in lines}
 
@@ -58,9 +62,13 @@ def _promises(device: str) -> dict[str, str]:
     """Promise -> whether it holds on this type of device."""
     resume = {
         "cpu": "byte for byte, with the same number of threads",
-        "cuda": "the same steps; some kernels add up in another order each time, so that last digits may differ",
+        "cuda": (
+            "the same steps; some kernels add up in another order each time, so that last digits may differ"
+        ),
     }
-    faster = "dropout and attention of bertkit's own (docs/benchmarks.md)" if device == "cpu" else "those of torch"
+    faster = (
+        "dropout and attention of bertkit's own (docs/benchmarks.md)" if device == "cpu" else "those of torch"
+    )
     return {
         "exact resume": resume.get(device, "not tested on this device"),
         "kernels in training": faster,
@@ -85,8 +93,13 @@ def doctor_text(facts: Json) -> str:
         ["Hub token", "yes" if facts["hub_token"] else "no"],
         *([name, value] for name, value in facts["variables"].items() if value is not None),
     ]
-    versions = [[name, version or "not installed", tested.get(name, "")] for name, version in host["versions"].items()]
-    tables = [columns([["what", "value"], *about]), columns([["package", "installed", "tested with"], *versions])]
+    versions = [
+        [name, version or "not installed", tested.get(name, "")] for name, version in host["versions"].items()
+    ]
+    tables = [
+        columns([["what", "value"], *about]),
+        columns([["package", "installed", "tested with"], *versions]),
+    ]
     if not find_spec("torch"):
         install = 'pip install "bertkit[torch]"'
         tables.append(f"torch is not installed: only exported models can be run. To train:\n    {install}")

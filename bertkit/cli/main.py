@@ -1,4 +1,6 @@
-"""The command line: it parses, calls the API, prints. Heavy libraries are imported by the command that needs them."""
+"""The command line: it parses, calls the API, prints. Heavy libraries are imported by the command that needs
+them.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,18 @@ COMMANDS = {
         vector_commands.index,
         vector_commands.search,
     ),
-    "decide": (model_commands.evaluate, runs.report, model_commands.calibrate, model_commands.explain, recipes.audit),
+    "decide": (
+        model_commands.evaluate,
+        runs.report,
+        model_commands.calibrate,
+        model_commands.explain,
+        recipes.audit,
+    ),
     "publish": (runs.export, runs.push),
     "tools": (vector_commands.mine, completion, doctor.doctor),
 }
-QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet
+# environment variables that turn off the progress bars and notices of libraries which are not imported yet
+QUIET = {
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
@@ -86,7 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("\n" + "; ".join(filter(None, ["interrupted", command.interrupted])), file=sys.stderr)
         return 130
     except BaseException as error:
-        if type(error).__module__ != "pyo3_runtime":  # a panic in Rust, as in tokenizers, which is not an Exception
+        if (
+            type(error).__module__ != "pyo3_runtime"
+        ):  # a panic in Rust, as in tokenizers, which is not an Exception
             raise
         say(f"error: a library in Rust, such as tokenizers, failed: {first_line(error)}", file=sys.stderr)
         say("    A text or a file of the model triggers it. Find it by halving the input.", file=sys.stderr)
@@ -95,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within the block, SIGTERM and SIGHUP end the command like `sys.exit`, so that temporary files are removed."""
+    """Within the block, SIGTERM and SIGHUP end the command like `sys.exit`, so that temporary files are
+    removed.
+    """
 
     def end(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)
@@ -103,7 +116,9 @@ def ended_by_signals() -> Iterator[None]:
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
     before = {}
     if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
-        before = {each: signal.signal(each, end) for each in numbers if signal.getsignal(each) is signal.SIG_DFL}
+        before = {
+            each: signal.signal(each, end) for each in numbers if signal.getsignal(each) is signal.SIG_DFL
+        }
     try:
         yield
     finally:
@@ -118,10 +133,11 @@ def _discard_output(code: int) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Options may stand before, between and after the words of a command, which argparse alone does not allow.
+    """Options may stand before, between and after the words of a command, which argparse alone does not
+    allow.
 
-    After `--`, a word that starts with - is a text, not an option, wherever the `--` stands: such words are marked
-    while argparse parses, with a character that no word can have.
+    After `--`, a word that starts with - is a text, not an option, wherever the `--` stands: such words are
+    marked while argparse parses, with a character that no word can have.
     """
     parser = make_parser()
     words = [*(sys.argv[1:] if argv is None else argv)]
@@ -160,14 +176,17 @@ def make_parser() -> argparse.ArgumentParser:
         group, _, name = each.name.rpartition(" ")
         parent = commands
         if group:  # it has one action so far
-            parent = commands.add_parser(group, help=each.help).add_subparsers(metavar="ACTION", required=True)
+            parent = commands.add_parser(group, help=each.help).add_subparsers(
+                metavar="ACTION", required=True
+            )
         own = parent.add_parser(
             name,
             help=each.help,
             description=f"{each.help[0].upper()}{each.help[1:]}.",
             epilog=f"example:\n  {each.example}\n\n{SITE}/docs/{each.page}.html",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,  # an abbreviation could take a value, such as a key, for that of another option
+            # an abbreviation could take a value, such as a key, for that of another option
+            allow_abbrev=False,
         )
         own.set_defaults(command=each)
         groups = {title: own.add_argument_group(title) for title in SECTIONS}

@@ -51,9 +51,13 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
     argument("source", "a run folder or a model folder", metavar="RUN"),
     argument("rest", "data settings, e.g. data.columns.text=sentence", nargs="*", metavar="key=value"),
     path("--data", "labelled rows in the layout of the run's data; default: the run's validation rows"),
-    argument("--precision", "the lowest threshold of each label with this precision", type=float, metavar="X"),
+    argument(
+        "--precision", "the lowest threshold of each label with this precision", type=float, metavar="X"
+    ),
     argument("--recall", "the highest threshold of each label with this recall", type=float, metavar="X"),
-    argument("--label", "fit the threshold of this label alone: from it on, the label is given", metavar="NAME"),
+    argument(
+        "--label", "fit the threshold of this label alone: from it on, the label is given", metavar="NAME"
+    ),
     flag("--overall", "one threshold for all labels, with this precision or recall over all answers"),
     shared.JSON,
     example="bertkit calibrate runs/quickstart --precision 0.95 --overall",
@@ -70,11 +74,16 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 @command(
     "answer texts, or every row of a file",
     shared.RUN,
-    argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
+    argument(
+        "rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"
+    ),
     path("--context", "the text that the questions are about"),
     argument("--input", f"{shared.ROWS}; - reads lines of stdin, rows as JSON or texts", metavar="FILE"),
     path("--output", ".jsonl, .csv or .xlsx; with --format also .conll or .json; default: stdout"),
-    flag("--raw-cells", "with csv: leave cells as they are, also those that a spreadsheet would run as a formula"),
+    flag(
+        "--raw-cells",
+        "with csv: leave cells as they are, also those that a spreadsheet would run as a formula",
+    ),
     shared.COLUMNS,
     shared.SHARD,
     argument(
@@ -91,10 +100,20 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 )
 @one_process
 def predict(
-    source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
-    shard: str | None, format: str | None, task: str | None, revision: str | None, as_json: bool, raw_cells: bool,
+    source: str,
+    rest: list[str],
+    context: Path | None,
+    input: str | None,
+    output: Path | None,
+    column: list[str],
+    shard: str | None,
+    format: str | None,
+    task: str | None,
+    revision: str | None,
+    as_json: bool,
+    raw_cells: bool,
     **decisions: Any,
-) -> None:  # fmt: skip
+) -> None:
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
@@ -102,9 +121,17 @@ def predict(
     if not input and (output or column or format or shard or raw_cells):
         raise UserError("--output, --column, --format, --shard and --raw-cells work only with --input FILE")
     if input:
-        options: Any = {"format": format, "raw_cells": raw_cells, "shard": shard, "task": task, "revision": revision}
+        options: Any = {
+            "format": format,
+            "raw_cells": raw_cells,
+            "shard": shard,
+            "task": task,
+            "revision": revision,
+        }
         columns = column_names(column)
-        count = bertkit.predict(source, input, output, columns=columns, overrides=rest, **options, **decisions)
+        count = bertkit.predict(
+            source, input, output, columns=columns, overrides=rest, **options, **decisions
+        )
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
     elif Path(source).expanduser().joinpath("recipe.yaml").is_file():
         from bertkit.inference.multitask_predictor import MultiTaskPredictor, load_any
@@ -117,15 +144,23 @@ def predict(
         _predict_texts(predictor, source, rest, context, as_json)
 
 
-def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path | None, as_json: bool) -> None:
+def _predict_texts(
+    predictor: Any, source: str, texts: list[str], context: Path | None, as_json: bool
+) -> None:
     from bertkit.inference.display import answer_line, example, read_together
     from bertkit.inference.predictor import Predictor
     from bertkit.text import escape_controls
 
     alone = isinstance(predictor, Predictor)
-    reads = predictor.task.inputs if alone else [frozenset({"text"})]  # those of several tasks that do not are left out
+    reads = (
+        predictor.task.inputs if alone else [frozenset({"text"})]
+    )  # those of several tasks that do not are left out
     if not context and {"text"} not in reads:
-        fix = "give the text that the questions are about with --context FILE; or: " if "context" in reads[0] else ""
+        fix = (
+            "give the text that the questions are about with --context FILE; or: "
+            if "context" in reads[0]
+            else ""
+        )
         what = f"this model reads {read_together(predictor.task)} together, not a single text"
         raise UserError("", what, fix + example(source, predictor.task, reads))
     try:
@@ -139,7 +174,9 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
         both = {"text": text, "answer": answer}
         lines = [answer_line(answer, text, predictor.task.answers)] if alone else [text]
         parts = {} if alone else predictor.tasks
-        lines += [f"  {name}: {answer_line(answer[name], '', each.task.answers)}" for name, each in parts.items()]
+        lines += [
+            f"  {name}: {answer_line(answer[name], '', each.task.answers)}" for name, each in parts.items()
+        ]
         say(json_line(both) if as_json else "\n".join(map(escape_controls, lines)))
 
 
@@ -163,9 +200,14 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
 )
 @one_process
 def explain(
-    source: str, rest: list[str], input: Path | None, column: list[str], output: Path | None, as_json: bool,
+    source: str,
+    rest: list[str],
+    input: Path | None,
+    column: list[str],
+    output: Path | None,
+    as_json: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     if input and any(not text.startswith("data.") for text in rest):
         raise UserError("explain takes texts, or --input FILE, but not both")
     if column and not input:
@@ -175,7 +217,9 @@ def explain(
     from bertkit.explanations.terminal import LEGEND, lines
     from bertkit.report.html import write_explanations_page
 
-    explanations = bertkit.explain(source, rest, input=input, columns=column_names(column), overrides=rest, **options)
+    explanations = bertkit.explain(
+        source, rest, input=input, columns=column_names(column), overrides=rest, **options
+    )
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:

@@ -23,7 +23,9 @@ def recipes() -> None:
         recipe = read(file, check_files=False)
         parts = recipe.parts if isinstance(recipe, MultiTaskRecipe) else {recipe.task.name: recipe}
         stated = (each for part in parts.values() for each in (part.expected or {}).items())
-        ranges = [f"{metric} {bounds[0]}–{bounds[1]}" for metric, bounds in stated if isinstance(bounds, list)]
+        ranges = [
+            f"{metric} {bounds[0]}–{bounds[1]}" for metric, bounds in stated if isinstance(bounds, list)
+        ]
         rows.append([name, " + ".join(parts), recipe.model.title, ", ".join(ranges) or "none stated"])
     say(columns(rows))
 
@@ -113,7 +115,12 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     path("--output-dir", "a new folder, or a sweep to continue", "DIR", required=True),
     argument("--trials", "number of trials", default=20),
     argument("--timeout", "no trial starts after this time", type=float, metavar="SECONDS"),
-    argument("--confirm", "new seeds on which the winner and the base recipe are trained", default=3, metavar="SEEDS"),
+    argument(
+        "--confirm",
+        "new seeds on which the winner and the base recipe are trained",
+        default=3,
+        metavar="SEEDS",
+    ),
     example="bertkit sweep my.yaml --space space.yaml --output-dir runs/sweep",
     page="sweeps",
     interrupted="the same command continues from here",
@@ -150,7 +157,10 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     argument("--input", ROWS, nargs="+", required=True, metavar="FILE"),
     path("--output", "a new folder", "DIR", required=True),
     argument("--vocab-size", "tokens", default=30522),
-    flag("--byte-level", "BPE of bytes, as RoBERTa's, which keeps texts as they are: for models that generate texts"),
+    flag(
+        "--byte-level",
+        "BPE of bytes, as RoBERTa's, which keeps texts as they are: for models that generate texts",
+    ),
     flag("--cased", "keep case and accents; by default they are removed"),
     argument("--min-frequency", "minimum count of a pair to be merged", default=2),
     argument("--limit-alphabet", "maximum number of different characters", type=int),

@@ -26,7 +26,9 @@ def report(runs: list[Path], output: Path | None) -> None:
         return
     page, pairs = bertkit.compare(runs, output)
     for pair in pairs:
-        say(f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n")
+        say(
+            f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n"
+        )
     say(page)
 
 
@@ -35,7 +37,9 @@ def report(runs: list[Path], output: Path | None) -> None:
     RUN,
     path("--output", "a new folder", "DIR", required=True),
     flag("--int8", "quantise to int8: a quarter of the size, and faster on CPUs"),
-    argument("--max-drop", "with --int8: largest accepted drop of the headline metric", default=0.005, metavar="X"),
+    argument(
+        "--max-drop", "with --int8: largest accepted drop of the headline metric", default=0.005, metavar="X"
+    ),
     path("--data", "labelled rows for the comparison; default: the run's validation rows"),
     example="bertkit export runs/quickstart --output runs/quickstart-onnx --int8",
     page="export",

@@ -40,24 +40,36 @@ def command(
     help: str, *arguments: Argument, example: str, page: str, interrupted: str = ""
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Declares the command that a function runs; its name is the function's, with spaces for underscores."""
-    return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, example, page, interrupted)
+    return lambda run: Command(
+        run.__name__.replace("_", " "), help, run, arguments, example, page, interrupted
+    )
 
 
-ONEDNN_CACHE_SIZE = "64"  # kernels: one is compiled for each layer and shape of a batch, and batches go by length
+ONEDNN_CACHE_SIZE = (
+    "64"  # kernels: one is compiled for each layer and shape of a batch, and batches go by length
+)
 
 
 def one_process(run: Callable[..., None]) -> Callable[..., None]:
-    """For a command that runs a model: several processes, as torchrun starts them, are an error without `--shard`.
+    """For a command that runs a model: several processes, as torchrun starts them, are an error without
+    `--shard`.
 
-    It also bounds the memory of oneDNN's kernels, where the environment does not. The command raises UserError.
+    It also bounds the memory of oneDNN's kernels, where the environment does not. The command raises
+    UserError.
     """
 
     @wraps(run)
     def checked(**options: Any) -> None:
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", ONEDNN_CACHE_SIZE)  # read when torch first computes
+        os.environ.setdefault(
+            "ONEDNN_PRIMITIVE_CACHE_CAPACITY", ONEDNN_CACHE_SIZE
+        )  # read when torch first computes
         if (count := processes.world()) > 1 and not options.get("shard"):
             fix = "Start one process, without torchrun"
-            fix += "; or give each a part of --input: --shard $((RANK + 1))/$WORLD_SIZE." if "shard" in options else "."
+            fix += (
+                "; or give each a part of --input: --shard $((RANK + 1))/$WORLD_SIZE."
+                if "shard" in options
+                else "."
+            )
             raise UserError("WORLD_SIZE", f"each of {count} processes would do all of the work", fix)
         return run(**options)
 
@@ -85,7 +97,9 @@ def path(name: str, help: str, metavar: str = "FILE", **options: Any) -> Argumen
 
 
 def say(*values: object, end: str = "\n", file: TextIO | None = None) -> None:
-    """Print to stdout or `file`, with control characters escaped, so that no text of data or models uses them."""
+    """Print to stdout or `file`, with control characters escaped, so that no text of data or models uses
+    them.
+    """
     print(printable(" ".join(map(str, values))), end=end, file=file)
 
 
@@ -109,15 +123,24 @@ RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RU
 MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")
 RECIPE = argument("recipe", "a shipped recipe's name, or a file")
 OVERRIDES = argument(
-    "rest", "a YAML value, or ~key to delete; e.g. training.num_train_epochs=1", nargs="*", metavar="key=value"
+    "rest",
+    "a YAML value, or ~key to delete; e.g. training.num_train_epochs=1",
+    nargs="*",
+    metavar="key=value",
 )
 TASK = argument("--task", "task of a model that was not trained by bertkit")
 REVISION = argument("--revision", "commit, tag or branch of a Hub id", metavar="NAME")
 COLUMN = argument("--column", "the column of texts", default="text", metavar="NAME")
-COLUMNS = argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME")
-LAYOUT = argument("rest", "how the file is written, e.g. data.delimiter=';'", nargs="*", metavar="data.KEY=VALUE")
+COLUMNS = argument(
+    "--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME"
+)
+LAYOUT = argument(
+    "rest", "how the file is written, e.g. data.delimiter=';'", nargs="*", metavar="data.KEY=VALUE"
+)
 SHARD = argument(
-    "--shard", "with --input: the i-th of n parts of the rows; concatenated, they are the whole", metavar="i/n"
+    "--shard",
+    "with --input: the i-th of n parts of the rows; concatenated, they are the whole",
+    metavar="i/n",
 )
 JSON = flag("--json", "print JSON", dest="as_json")
 DECISIONS = (
@@ -127,6 +150,8 @@ DECISIONS = (
         type=float,
         metavar="X",
     ),
-    argument("--coverage", "prediction sets or intervals with this coverage, e.g. 0.9", type=float, metavar="X"),
+    argument(
+        "--coverage", "prediction sets or intervals with this coverage, e.g. 0.9", type=float, metavar="X"
+    ),
     argument("--top-k", "return only the N best labels", type=int, metavar="N"),
 )

@@ -52,7 +52,8 @@ def mine(source: str, data: Path, output: Path, **options: Any) -> None:
     said = [f"{counted(mined.rows, 'row')} in {output}"]
     if mined.short:
         said.append(
-            f"{mined.short:,} of {counted(mined.queries, 'query')} had fewer than {options['count']} documents to mine"
+            f"{mined.short:,} of {counted(mined.queries, 'query')} had fewer than {options['count']} "
+            "documents to mine"
         )
     if mined.idle:
         said.append(f"{mined.idle:,} had no relevant document")
@@ -74,7 +75,9 @@ def mine(source: str, data: Path, output: Path, **options: Any) -> None:
 def index(
     source: str, rest: list[str], store: str, documents: Path | None, delete: list[str], column: list[str]
 ) -> None:
-    done = bertkit.index(source, store, documents, delete=delete, columns=column_names(column), overrides=rest)
+    done = bertkit.index(
+        source, store, documents, delete=delete, columns=column_names(column), overrides=rest
+    )
     if done.absent:
         say(f"not in the store: {', '.join(done.absent)}", file=sys.stderr)
     if delete:
@@ -110,12 +113,21 @@ def index(
     page="retrieval-store",
 )
 def search(
-    store: str, rest: list[str], input: Path | None, output: Path | None, column: str | None, as_json: bool,
+    store: str,
+    rest: list[str],
+    input: Path | None,
+    output: Path | None,
+    column: str | None,
+    as_json: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     if len(rest) != 1 if not input else any(not word.startswith("data.") for word in rest):
-        raise UserError("", "search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'")
-    if not input and (misplaced := [name for name, value in {"output": output, "column": column}.items() if value]):
+        raise UserError(
+            "", "search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'"
+        )
+    if not input and (
+        misplaced := [name for name, value in {"output": output, "column": column}.items() if value]
+    ):
         raise UserError([Problem("", f"--{name} works only with --input FILE") for name in misplaced])
     from dataclasses import asdict
 

@@ -1,4 +1,6 @@
-"""Rows from parquet files, data sets that were saved and those of the Hub, with the names of ClassLabel numbers."""
+"""Rows from parquet files, data sets that were saved and those of the Hub, with the names of ClassLabel
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,16 @@ def parquet_rows(stream: IO[bytes], problems: Problems) -> NumberedRows:
         if b"huggingface" in (file.schema_arrow.metadata or {}):
             from datasets import Features
 
-            with translated((ValueError, KeyError, TypeError), DataError, name, "its class names cannot be read"):
+            with translated(
+                (ValueError, KeyError, TypeError), DataError, name, "its class names cannot be read"
+            ):
                 problems.class_names = class_names(Features.from_arrow_schema(file.schema_arrow))
         yield from named_rows(rows, problems.class_names, f"{name}, row ")
 
 
-PARQUET = Reader("parquet", lambda file: parquet_rows(file.stream, file.problems), ("parquet",), "row", "fixed")
+PARQUET = Reader(
+    "parquet", lambda file: parquet_rows(file.stream, file.problems), ("parquet",), "row", "fixed"
+)
 
 
 def plain_rows(batch: pa.RecordBatch) -> list[Row]:
@@ -123,7 +129,9 @@ def saved_tables(folder: Path) -> Mapping[str, Dataset]:
     damage = (OSError, ValueError, LookupError, TypeError, ArrowException)
     with translated(damage, DataError, folder, "not a data set as datasets saves it", "Save it again."):
         checked = {file.resolve() for file in folder.rglob("*.arrow")}
-        for path in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
+        for (
+            path
+        ) in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
             with OSFile(str(path)) as file:
                 for batch in ipc.open_stream(file):
                     batch.validate(full=True)
@@ -145,7 +153,12 @@ def hub_tables(spec: DataSpec) -> Mapping[str, Dataset]:
     try:
         validate_repo_id(str(spec.source))
         return dict(datasets.load_dataset(str(spec.source), name=spec.subset, revision=spec.revision))
-    except (*HfHubHTTPError.__bases__, ValueError, RuntimeError, DatasetsError) as error:  # the HTTP client's, OSError
+    except (
+        *HfHubHTTPError.__bases__,
+        ValueError,
+        RuntimeError,
+        DatasetsError,
+    ) as error:  # the HTTP client's, OSError
         raise DataError(_hub_problem(spec, error)) from None
 
 

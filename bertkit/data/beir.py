@@ -43,9 +43,9 @@ class Beir(NamedTuple):
 def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
     """All of a BEIR folder in this encoding, read line by line; `dev`, `val` and `valid` become `validation`.
 
-    Findings: empty documents, queries without a relevant document, and queries of validation or test that are in train
-    too. Raises DataError with everything that is wrong with the texts, or else with the judgements, by file and line.
-    """
+    Findings: empty documents, queries without a relevant document, and queries of validation or test that are
+    in train too. Raises DataError with everything that is wrong with the texts, or else with the judgements,
+    by file and line."""
     spec = DataSpec(source=str(folder), encoding=encoding)
     problems = Problems()
     corpus = _texts(packed(folder / "corpus.jsonl"), spec, problems, titled=True)
@@ -56,7 +56,9 @@ def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
     names = sorted({path.name.partition(".tsv")[0] for path in folder.glob("qrels/*.tsv*")})
     splits = match_splits(names, spec)
     if not splits:
-        what = f"no judgements of a split, such as test.tsv; the folder holds: {', '.join(names) or 'nothing'}"
+        what = (
+            f"no judgements of a split, such as test.tsv; the folder holds: {', '.join(names) or 'nothing'}"
+        )
         problems.add(str(folder / "qrels"), what)
     problems.raise_if_any()
     files = {split: packed(folder / f"qrels/{name}.tsv") for split, name in splits.items()}
@@ -76,7 +78,9 @@ def pairs(beir: Beir, split: str) -> list[Row]:
 
 
 def check_pairs(table: Table) -> None:
-    """Raises DataError, with the rows: an id has one text, a pair one grade, and grades are whole numbers from 0."""
+    """Raises DataError, with the rows: an id has one text, a pair one grade, and grades are whole numbers
+    from 0.
+    """
     problems = Problems()
     texts = FirstSeen()
     grades = FirstSeen()
@@ -95,7 +99,9 @@ def check_pairs(table: Table) -> None:
         pair = query if query_id is None else query_id, document if document_id is None else document_id
         _, other = grades.add(pair, grade, row)
         if other is not None:
-            problems.add(where, f"the pair has another grade at {table.origin[other]}", "keep one of the two rows")
+            problems.add(
+                where, f"the pair has another grade at {table.origin[other]}", "keep one of the two rows"
+            )
     problems.raise_if_any()
 
 
@@ -113,11 +119,15 @@ def _texts(file: Path, spec: DataSpec, problems: Problems, titled: bool = False)
         text = row.get("text")
         title = "" if title is None else title
         if not (isinstance(key, str) and isinstance(title, str) and isinstance(text, str)):
-            problems.add(f"{file}:{number}", f"holds {short_repr(row)}, where texts in `_id` and `text` are expected")
+            problems.add(
+                f"{file}:{number}", f"holds {short_repr(row)}, where texts in `_id` and `text` are expected"
+            )
             continue
         text = f"{title} {text}".strip() if titled else text
         if texts.setdefault(key, text) != text:
-            problems.add(f"{file}:{number}", f"the id {short_repr(key)} has another text on an earlier line", OWN_ID)
+            problems.add(
+                f"{file}:{number}", f"the id {short_repr(key)} has another text on an earlier line", OWN_ID
+            )
     return texts
 
 

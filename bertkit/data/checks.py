@@ -37,7 +37,8 @@ UNITS: Mapping[str, tuple[str, Learned]] = {"tags": ("entity", "BIO"), "word_lab
 
 
 def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
-    """What can be checked without a tokenizer; a `fail` is a reason not to train. few_rows: they suffice to learn from.
+    """What can be checked without a tokenizer; a `fail` is a reason not to train. few_rows: they suffice to
+    learn from.
 
     Per split: rows, label balance, empty texts, duplicates (with and without the same target), and rows that
     validation or test share with train. Texts are the same if `folded` makes them equal.
@@ -46,7 +47,9 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
     if data.corpus:
         return list(data.findings)
     texts, _ = texts_of(data.columns)
-    everywhere = {n: c for n, c in data.columns.items() if all(n in rows.column_names for rows in data.rows.values())}
+    everywhere = {
+        n: c for n, c in data.columns.items() if all(n in rows.column_names for rows in data.rows.values())
+    }
     findings = list(data.findings)
     trained = None
     of_train = data.origins["train"].files if "train" in data.origins else None
@@ -88,8 +91,13 @@ def accuracy_findings(data: Data, others: Sequence[str]) -> Iterator[Finding]:
     least = RARE / len(counts)
     rare = sorted((n, label) for label, n in counts.items() if n < least * len(rows))
     if rare:
-        shares = listed([f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for n, label in rare], MANY_LABELS)
-        what = f"accuracy hardly depends on labels with less than {100 * least:.2g}% of the rows; in train: {shares}"
+        shares = listed(
+            [f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for n, label in rare], MANY_LABELS
+        )
+        what = (
+            f"accuracy hardly depends on labels with less than {100 * least:.2g}% of the rows; in "
+            f"train: {shares}"
+        )
         yield warn(what, f"Write training.metric_for_best_model: {' or '.join(others)}.")
 
 
@@ -106,7 +114,9 @@ def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> I
 def _as_text(rows: Dataset, columns: Mapping[str, Column], split: str, origin: Origin) -> Iterator[Finding]:
     """Missing values that became texts."""
     for name in (name for name in rows.column_names if columns[name].holds in ("label", "name", "value")):
-        found = [index for index, value in enumerate(column_values(rows, name)) if value in ("nan", "<NA>", "NaT")]
+        found = [
+            index for index, value in enumerate(column_values(rows, name)) if value in ("nan", "<NA>", "NaT")
+        ]
         if found:
             what = f"{split}: {counted(len(found), 'row')} with the text nan, <NA> or NaT in `{name}`"
             fix = "pandas writes missing values so in astype(str) and map(str); leave them out before it."
@@ -130,7 +140,9 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
     of = ""
     if column.holds in UNITS:
         unit, scheme = UNITS[column.holds]
-        occurrences = Counter(kind for value in column_values(rows, name) for kind, *_ in labelled(value or (), scheme))
+        occurrences = Counter(
+            kind for value in column_values(rows, name) for kind, *_ in labelled(value or (), scheme)
+        )
         total = occurrences.total()
         of = f"{counted(total, unit)}: " * bool(total)
     common = occurrences.most_common(MANY_LABELS)
@@ -142,7 +154,11 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
         several = len(counts) > 1
         names = listed([repr(name) for name in sorted(counts)], MANY_LABELS)
         kind = "an entity" if column.holds == "tags" else "a label"
-        have = f"every row has the {'labels' if several else 'label'} {names}" if counts else f"no row has {kind}"
+        have = (
+            f"every row has the {'labels' if several else 'label'} {names}"
+            if counts
+            else f"no row has {kind}"
+        )
         by_name = "Name the labels that a row has, instead of 0 and 1 for each."
         yield _alike(split, have, by_name if several else "Is the right column mapped?")
     if split == "train":
@@ -167,7 +183,9 @@ def _label_findings(counts: Mapping[str, int], few_rows: bool) -> Iterator[Findi
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
     if few and not few_rows:
         rare = listed([f"{escape_controls(name)} {n}" for n, name in few], MANY_LABELS)
-        yield warn(f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels.")
+        yield warn(
+            f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels."
+        )
     spelled = defaultdict[str, list[str]](list)
     for name in sorted(counts):
         spelled[folded(name)].append(name)
@@ -203,13 +221,17 @@ class _Seen:
 
     @classmethod
     def of(cls, rows: Dataset, columns: Mapping[str, Column]) -> _Seen:
-        """Rows without any text, which `_empty` reports, are left out. columns: those that all splits have."""
+        """Rows without any text, which `_empty` reports, are left out. columns: those that all
+        splits have.
+        """
         import numpy as np
 
         hashes = array("q")
         with_text = array("q")
         names, unordered = texts_of(columns)
-        for row, key in enumerate(text_keys(*(column_values(rows, name) for name in names), unordered=unordered)):
+        for row, key in enumerate(
+            text_keys(*(column_values(rows, name) for name in names), unordered=unordered)
+        ):
             if key is not None:
                 hashes.append(key)
                 with_text.append(row)
@@ -235,13 +257,18 @@ def _duplicates(seen_in: Mapping[str, _Seen], data: Data) -> Iterator[Finding]:
         what = f"{where}: {counted(counts[0], 'row', 'repeat')} an earlier row; e.g. {examples[0]}"
         yield warn(what, "Remove them, unless they should count more than once.")
     if counts[1]:
-        what = f"{where}: {counted(counts[1], 'row', 'repeat')} an earlier text with another target; e.g. {examples[1]}"
+        what = (
+            f"{where}: {counted(counts[1], 'row', 'repeat')} an earlier text with another target; e.g. "
+            f"{examples[1]}"
+        )
         fix = "Correct their targets: a model gives the same text the same answer."
         yield severe(counts[1], sum(len(data.rows[split]) for split in seen_in), what, fix)
 
 
 def _repeats(seen: _Seen, split: str, data: Data) -> tuple[Ints, Ints]:
-    """Rows that repeat an earlier one, with the same target and with another: `(rows, 2)`, each after the earlier."""
+    """Rows that repeat an earlier one, with the same target and with another: `(rows, 2)`, each after the
+    earlier.
+    """
     import numpy as np
 
     rows = data.rows[split]

@@ -24,8 +24,8 @@ def choose_columns(
 ) -> dict[str, Source]:
     """Canonical column -> column of the source, or text columns to be joined; `found` are all that it has.
 
-    Columns that the recipe maps precede those that have the canonical name. Of the schema's inputs one alternative is
-    required in full; of its targets, one, if `needs_target`.
+    Columns that the recipe maps precede those that have the canonical name. Of the schema's inputs one
+    alternative is required in full; of its targets, one, if `needs_target`.
     Raises DataError, with the line that fixes it: columns that are missing, or several that could be meant.
     """
     spec = _with_aliases(found, spec, schema)
@@ -46,14 +46,18 @@ def choose_columns(
         mapped = names & spec.columns.keys()
         complete = [a for a in group if mapped <= set(a) and all(map(there, a))]
         if mapped and not any(mapped <= set(a) for a in group):
-            raise DataError("data.columns", f"{_either([sorted(mapped)])} do not go together; map {_either(group)}")
+            raise DataError(
+                "data.columns", f"{_either([sorted(mapped)])} do not go together; map {_either(group)}"
+            )
         complete = [a for a in complete if {*a} == mapped] or complete
         complete = [a for a in complete if not any({*a} < {*other} for other in complete)]
         if len(complete) > 1:
             raise DataError(
                 where,
                 f"has {_either(complete)}: only one of these can be used",
-                "map the intended one, e.g.  data: {columns: {" + ", ".join(f"{n}: {n}" for n in complete[0]) + "}}",
+                "map the intended one, e.g.  data: {columns: {"
+                + ", ".join(f"{n}: {n}" for n in complete[0])
+                + "}}",
             )
         if complete:
             chosen += complete[0]
@@ -62,11 +66,14 @@ def choose_columns(
             raise DataError(_missing(fewest, found, spec, columns, where))
         elif group:  # objects of json lines may have it further down
             chosen += [name for a in group for name in a if not mapped or name in mapped]
-    joined = [name for name in chosen if columns[name].located and not isinstance(spec.columns.get(name, ""), str)]
+    joined = [
+        name for name in chosen if columns[name].located and not isinstance(spec.columns.get(name, ""), str)
+    ]
     if joined and any(columns[name].holds == "spans" for name in chosen):
         raise DataError(
             "data.columns",
-            f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one; map that one",
+            f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one; map "
+            "that one",
         )
     return {name: spec.columns.get(name, name) for name in columns if name in chosen}
 
@@ -76,7 +83,9 @@ def _with_aliases(found: Sequence[str], spec: DataSpec, schema: Schema) -> DataS
     if any(name in found or name in spec.columns for name in schema.targets) or "tokens" in found:
         return spec
     free = {*found} - mapped_columns(spec)
-    pairs = [(name, alias) for name in schema.targets for alias in schema.columns[name].aliases if alias in free]
+    pairs = [
+        (name, alias) for name in schema.targets for alias in schema.columns[name].aliases if alias in free
+    ]
     return spec.model_copy(update={"columns": {**spec.columns, **dict(pairs)}}) if len(pairs) == 1 else spec
 
 
@@ -84,11 +93,15 @@ def optional_columns(spec: DataSpec, schema: Schema) -> list[str]:
     """Canonical columns that no row needs, neither to be answered nor to be learned from."""
     needed = {*chain.from_iterable(schema.inputs), *schema.targets}
     other = mapped_columns(spec) - spec.columns.keys()  # the recipe says that these are something else
-    return [name for name in schema.columns if name not in needed and (name in spec.columns or name not in other)]
+    return [
+        name for name in schema.columns if name not in needed and (name in spec.columns or name not in other)
+    ]
 
 
 def label_names(values: Iterable[str], class_names: Sequence[str] = ()) -> list[str]:
-    """Label names in a stable order, for id2label: that of `Data.class_names`, else by number, else by alphabet."""
+    """Label names in a stable order, for id2label: that of `Data.class_names`, else by number, else by
+    alphabet.
+    """
     names = set(values)
     if class_names:
         return [*class_names, *sorted(names.difference(class_names))]
@@ -129,7 +142,8 @@ def _missing(
     free.sort(key=lambda name: name.lower() in _IDS)
     near = [(n, match) for alternative in group for n in alternative if (match := nearest(n, free))]
     closest = max(
-        group, key=lambda names: sum(each in found for n in names for each in columns_of(spec.columns.get(n, n)))
+        group,
+        key=lambda names: sum(each in found for n in names for each in columns_of(spec.columns.get(n, n))),
     )
     gaps = [n for n in closest if not set(columns_of(spec.columns.get(n, n))) <= set(found)]
     ours, theirs = near[0] if near else (gaps[0], free[0] if free else "")

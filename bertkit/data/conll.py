@@ -31,12 +31,14 @@ _TABS = "if tabs separate the fields and fields contain spaces, " + setting("del
 def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
     """Sentences as (line of the first word, {column: list of str}), from numbered lines.
 
-    Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
-    …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number of
-    the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by spaces. A token
-    may be a blank. Comments are left out: lines before a sentence that begin with `# ` or `## `. Where all tokens at
-    the beginning of the file are a character and its place in a word, such as 科0 and 技1, the places are left out.
-    Memory is that of one sentence, and of the first PEEK lines.
+    Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`,
+    `column3`
+    …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number
+    of
+    the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by
+    spaces. A token may be a blank. Comments are left out: lines before a sentence that begin with `# ` or `##
+    `. Where all tokens at the beginning of the file are a character and its place in a word, such as 科0 and
+    技1, the places are left out. Memory is that of one sentence, and of the first PEEK lines.
 
     problems: gets missing, extra and empty fields, each with its line, and what was left out.
     Raises DataError where `spec.header` names a column twice.
@@ -46,9 +48,13 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
         raise DataError("data.header", f"names a column twice: {', '.join(twice)}")
     lines = iter(lines)
     head = list(islice(lines, PEEK))
-    fields_of = [len(_fields(line.rstrip("\r\n"), spec.delimiter)) for _, line in head if not line.startswith("#")]
+    fields_of = [
+        len(_fields(line.rstrip("\r\n"), spec.delimiter)) for _, line in head if not line.startswith("#")
+    ]
     expected = len(names) or max(fields_of, key=fields_of.count, default=2)
-    placed = _have_places(fields[0] for _, line in head if (fields := _fields(line.rstrip("\r\n"), spec.delimiter)))
+    placed = _have_places(
+        fields[0] for _, line in head if (fields := _fields(line.rstrip("\r\n"), spec.delimiter))
+    )
     sentence: list[list[str]] = []
     first = document = comments = 0
     for number, line in chain(head, lines, [(0, "")]):
@@ -83,18 +89,25 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
 def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
     """Sentences of CoNLL-U (Universal Dependencies) as `conll_rows` has them, with its fields as columns.
 
-    `tokens` are the syntactic words: of a multiword token such as 1-2 its words; `tags` are UPOS. Comments and empty
-    nodes such as 1.1 are left out.
+    `tokens` are the syntactic words: of a multiword token such as 1-2 its words; `tags` are UPOS. Comments
+    and empty nodes such as 1.1 are left out.
     """
     words = ((number, line) for number, line in lines if not re.match(r"#|\d+[-.]\d", line))
     return conll_rows(words, spec.model_copy(update={"header": [*_CONLLU], "delimiter": "\t"}), problems)
 
 
 def _fields(text: str, delimiter: str | None, before: Sequence[Sequence[str]] = ()) -> list[str]:
-    """The fields of a line. before: those of the lines before it, after characters of which a token may be a blank."""
+    """The fields of a line. before: those of the lines before it, after characters of which a token may be a
+    blank.
+    """
     if delimiter is None and "\t" not in text:
         fields = [field for field in text.split(" ") if field]
-        if before and text.startswith("  ") and len(fields) == 1 and max(len(token) for token, *_ in before) == 1:
+        if (
+            before
+            and text.startswith("  ")
+            and len(fields) == 1
+            and max(len(token) for token, *_ in before) == 1
+        ):
             return [" ", *fields]
         return fields
     fields = text.split(delimiter or "\t")
@@ -102,7 +115,9 @@ def _fields(text: str, delimiter: str | None, before: Sequence[Sequence[str]] = 
 
 
 def _is_comment(text: str, expected: int) -> bool:
-    """Whether a line before a sentence is a comment, not the token `#` and its other fields, the last in capitals."""
+    """Whether a line before a sentence is a comment, not the token `#` and its other fields, the last in
+    capitals.
+    """
     if not _COMMENT.match(text):
         return False
     if "\t" in text:

@@ -1,6 +1,7 @@
 """Corpora: documents that are streamed into memory-mapped Arrow files, once, and never held in memory.
 
-The cache has a folder for each split of a source, under the sha256 of the files and the data section, with a folder
+The cache has a folder for each split of a source, under the sha256 of the files and the data section, with a
+folder
 for each split that it became: the texts, 18 bytes per document (hash and origin), and the findings.
 """
 
@@ -41,14 +42,16 @@ def read_corpus(
 ) -> tuple[dict[str, Loaded], list[Finding]]:
     """The documents of each split, memory-mapped: some 30 bytes of memory per document; and the findings.
 
-    share: of train, held out by a hash of the text, so that equal documents stay together. Documents without text are
-    left out and counted. `data.limit` takes the first documents of each split's source.
+    share: of train, held out by a hash of the text, so that equal documents stay together. Documents without
+    text are left out and counted. `data.limit` takes the first documents of each split's source.
     Raises DataError: a source without documents, values that are not text, with their locations.
     """
     for part in (part for own in parts.values() for part in own):
         if not part.fingerprint and not Path(part.name).is_file():
             raise DataError(
-                part.name, "holds judged pairs, not documents", "name a file of documents, such as its corpus.jsonl"
+                part.name,
+                "holds judged pairs, not documents",
+                "name a file of documents, such as its corpus.jsonl",
             )
     loaded = dict[str, Loaded]()
     hashes = dict[str, Hashes]()
@@ -57,13 +60,17 @@ def read_corpus(
         folder = _cached(own, spec, split, share if split == "train" else None)
         for each in SPLITS:
             if (folder / each).is_dir():
-                loaded[each], hashes[each], findings[each] = _open(folder / each, [part.prefix for part in own])
+                loaded[each], hashes[each], findings[each] = _open(
+                    folder / each, [part.prefix for part in own]
+                )
     notes = [finding for split in SPLITS for finding in findings.get(split, [])]
     for split in [split for split in hashes if split != "train" and "train" in hashes]:
         repeated = np.flatnonzero(np.isin(hashes[split], hashes["train"]))
         if len(repeated):
             origin = loaded[split].origin
-            notes.append(in_train_too(split, len(repeated), len(origin), "document", origin[int(repeated[0])]))
+            notes.append(
+                in_train_too(split, len(repeated), len(origin), "document", origin[int(repeated[0])])
+            )
     return loaded, notes
 
 
@@ -95,7 +102,9 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
         writers = {each: _Writer(folder / each, prefixes, stack) for each in splits}
         for count, (file, number, text) in enumerate(_texts(parts, empty)):
             if count == limits.get(split):
-                writers[split].findings.append(note(f"{split}: limited to the first {counted(count, 'document')}"))
+                writers[split].findings.append(
+                    note(f"{split}: limited to the first {counted(count, 'document')}")
+                )
                 break
             digest = hashlib.blake2b(folded(text).encode(), digest_size=8).digest()
             seeded = hashlib.blake2b(digest + str(spec.seed).encode(), digest_size=8).digest()
@@ -122,7 +131,9 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
 
 
 def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str]]:
-    """(part, row number, text) of each document that has text; the origins of all others are added to `empty`."""
+    """(part, row number, text) of each document that has text; the origins of all others are added to
+    `empty`.
+    """
     problems = Problems()
     for index, part in enumerate(parts):
         name = given_name("text", part.mapping)
@@ -196,7 +207,9 @@ def _open(folder: Path, prefixes: Sequence[str]) -> tuple[Loaded, Hashes, list[F
 
     facts = read_json(folder / "facts.json")
     table = MemoryMappedTable.from_file(str(folder / DOCUMENTS))
-    hashes, file, number = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("hashes", "file", "number"))
+    hashes, file, number = (
+        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("hashes", "file", "number")
+    )
     origin = Origin(prefixes, array("H", file.tobytes()), array("q", number.tobytes()))
     rows = Dataset(table, fingerprint=facts["fingerprint"][:32])
     return Loaded(rows, origin, facts["fingerprint"]), hashes, [Finding(*each) for each in facts["findings"]]

@@ -1,4 +1,6 @@
-"""Corrections listed in files: `data.exclude`, rows that are left out, and `data.relabel`, rows with other targets."""
+"""Corrections listed in files: `data.exclude`, rows that are left out, and `data.relabel`, rows with other
+targets.
+"""
 
 from __future__ import annotations
 
@@ -56,21 +58,29 @@ class _Record(NamedTuple):
 
 
 def corrected(
-    validate_rows: ValidateRows, tables: Mapping[str, Table], spec: DataSpec, schema: Schema, *, complete: bool
+    validate_rows: ValidateRows,
+    tables: Mapping[str, Table],
+    spec: DataSpec,
+    schema: Schema,
+    *,
+    complete: bool,
 ) -> ValidateRows:
-    """`validate_rows`, of these tables without the rows of `data.exclude` and with the targets of `data.relabel`.
+    """`validate_rows`, of these tables without the rows of `data.exclude` and with the targets of
+    `data.relabel`.
 
-    tables: the rows as they were read, by split.  complete: whether these are all splits of the source, so that a
-    record that matches none of them is an error.
-    Raises DataError with all that is wrong in the lists: a record without a row, with several, with one whose inputs
-    differ, or without a target; rows in both lists. The function that is returned raises it where a target does not fit
-    its row, or no row remains.
+    tables: the rows as they were read, by split.  complete: whether these are all splits of the source, so
+    that a record that matches none of them is an error.
+    Raises DataError with all that is wrong in the lists: a record without a row, with several, with one whose
+    inputs differ, or without a target; rows in both lists. The function that is returned raises it where a
+    target does not fit its row, or no row remains.
     """
     if not spec.exclude and not spec.relabel:
         return validate_rows
     present = [name for name in schema.targets if any(name in table.values for table in tables.values())]
     tagged = any(schema.columns[name].tagged for name in schema.targets)
-    targets = schema.targets if tagged else (present or schema.targets)[:1]  # tags, or the spans that they are made of
+    targets = (
+        schema.targets if tagged else (present or schema.targets)[:1]
+    )  # tags, or the spans that they are made of
     problems = Problems()
     inputs = {"id", *chain.from_iterable(schema.inputs)}
     columns = {"location": ID, **{name: schema.columns[name] for name in schema.columns if name in inputs}}
@@ -101,7 +111,9 @@ def corrected(
 def _read(
     setting: str | list[str] | None, spec: DataSpec, columns: Mapping[str, Column], problems: Problems
 ) -> Iterator[_Record]:
-    """The records of these files, with their values of these columns; what cannot be read goes into `problems`."""
+    """The records of these files, with their values of these columns; what cannot be read goes into
+    `problems`.
+    """
     for file in map(Path, [setting] if isinstance(setting, str) else setting or ()):
         try:
             yield from _read_file(file, spec, columns, problems)
@@ -110,7 +122,9 @@ def _read(
                 problems.add(where, what, fix and "Save it as jsonl, or as csv with commas, in UTF-8.")
 
 
-def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], problems: Problems) -> Iterator[_Record]:
+def _read_file(
+    file: Path, spec: DataSpec, columns: Mapping[str, Column], problems: Problems
+) -> Iterator[_Record]:
     layout = DataSpec(source=str(file))
     reader = reader_of(file, layout)
     if reader.name not in FORMATS:
@@ -122,7 +136,11 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
         rows.append(row if reader.name == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
     values: list[Json] = [{} for _ in rows]
     for name, column in columns.items():
-        cells = {index: cell for index, row in enumerate(rows) if (cell := _cell(row, name, column, spec)) is not None}
+        cells = {
+            index: cell
+            for index, row in enumerate(rows)
+            if (cell := _cell(row, name, column, spec)) is not None
+        }
         read = convert(list(cells.values()), name, column, origin.select(list(cells)))
         for index, value in zip(cells, read, strict=True):
             if value is not None and (value != "" or column.holds != "name"):
@@ -131,11 +149,15 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
         if "location" in own or "id" in own:
             yield _Record(file, origin.files[0], origin.number[index], own)
         else:
-            problems.add(origin[index], "names no row", "Give its `location`, such as train.csv:17, or its `id`.")
+            problems.add(
+                origin[index], "names no row", "Give its `location`, such as train.csv:17, or its `id`."
+            )
 
 
 def _cell(row: Record, name: str, column: Column, spec: DataSpec) -> Any:
-    """A value of the row as the readers of this column take it; lists in csv are JSON, as `predict` writes them."""
+    """A value of the row as the readers of this column take it; lists in csv are JSON, as `predict` writes
+    them.
+    """
     value = row.get("entities", row.get(name)) if column.holds == "spans" else row.get(name)
     if isinstance(value, str) and value[:1] in ("[", "{") and column.holds not in ("text", "label", "name"):
         with suppress(ValueError, RecursionError):
@@ -149,9 +171,15 @@ def _cell(row: Record, name: str, column: Column, spec: DataSpec) -> Any:
 
 
 def _match(
-    records: Sequence[_Record], tables: Mapping[str, Table], compared: Iterable[str], problems: Problems, complete: bool
+    records: Sequence[_Record],
+    tables: Mapping[str, Table],
+    compared: Iterable[str],
+    problems: Problems,
+    complete: bool,
 ) -> Iterator[tuple[Place, _Record]]:
-    """The row of each record that has exactly one. compared: columns by which a record and its row must be the same."""
+    """The row of each record that has exactly one. compared: columns by which a record and its row must be
+    the same.
+    """
     places: dict[str, list[Place]] = {record.row_key: [] for record in records}
     by_id = any("location" not in record.values for record in records)
     for split, table in tables.items():
@@ -229,7 +257,8 @@ def _refined(
 def _targets(
     records: Mapping[int, _Record], table: Table, split: str, validate_rows: ValidateRows, schema: Schema
 ) -> tuple[str, dict[int, Any], dict[int, Any], list[Finding]]:
-    """The target's column, row -> its new value as `validate_rows` leaves it, and warnings of `validate_rows`.
+    """The target's column, row -> its new value as `validate_rows` leaves it, and warnings of
+    `validate_rows`.
 
     Third, of tags where the data or the list have spans: row -> the new spans.
     """
@@ -250,14 +279,21 @@ def _targets(
         others = {other: values for other, values in old.values.items() if other not in schema.targets}
         some = Table({**others, name: [record.values[name] for record in listed]}, origin)
         if column.tagged:
-            some, notes = tag_words(_as_listed(some, listed), split, "BIO" if column.holds == "tags" else "none")
-            if column.holds == "tags" and "tokens" not in validate_rows(Table(others, origin), split)[0].values:
+            some, notes = tag_words(
+                _as_listed(some, listed), split, "BIO" if column.holds == "tags" else "none"
+            )
+            if (
+                column.holds == "tags"
+                and "tokens" not in validate_rows(Table(others, origin), split)[0].values
+            ):
                 some, notes = validate_rows(as_spans(some), split)  # what has a tag depends on the model
         else:
             some, notes = validate_rows(some, f"{split}, relabelled")
         final = "tags" if column.holds == "spans" else name
         found = some.values[final]
-        if column.holds == "answers" and name in table.values:  # those that are the same stay as the data have them
+        if (
+            column.holds == "answers" and name in table.values
+        ):  # those that are the same stay as the data have them
             pairs = zip(found, validate_rows(old, split)[0].values[name], old.values[name], strict=True)
             found = [listed if new == located else new for new, located, listed in pairs]
         values |= zip(rows, found, strict=True)
@@ -276,7 +312,9 @@ def _as_listed(table: Table, records: Sequence[_Record]) -> Table:
     return Table({**values, "text": [record.values["text"] for record in records]}, table.origin)
 
 
-def _replaced(table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str) -> Checked:
+def _replaced(
+    table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str
+) -> Checked:
     """The table with these values of a column, by row, and how many of them are new."""
     old: Sequence[Any] = table.values.get(name, [None] * len(table))
     names = names_of(column)
@@ -289,12 +327,18 @@ def _replaced(table: Table, split: str, name: str, column: Column, values: Mappi
         return labels(value) if plain and value is not None else value
 
     changed = {row: value for row, value in values.items() if key(value) != key(old[row])}
-    same = f"; {len(values) - len(changed):,} more with the same target as before" if len(changed) < len(values) else ""
+    same = (
+        f"; {len(values) - len(changed):,} more with the same target as before"
+        if len(changed) < len(values)
+        else ""
+    )
     findings = [note(f"{split}: {counted(len(changed), 'row')} relabelled by {by}{same}")]
     if split == "train" and changed:
         known = {label for value in old for label in labels(value)}
         for label in sorted({label for value in changed.values() for label in labels(value)} - known):
-            findings.append(note(f"{split}: the label {label!r} is new, from {by}{did_you_mean(label, known)}"))
+            findings.append(
+                note(f"{split}: the label {label!r} is new, from {by}{did_you_mean(label, known)}")
+            )
     kind = DiskList if isinstance(old, DiskList) else list
     return table.with_(**{name: kind(map(changed.get, range(len(table)), old))}), findings
 

@@ -36,9 +36,9 @@ _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UT
 def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: int = MAX_LINE) -> Lines:
     """Lines as (number from 1, text with its line end), without a byte order mark.
 
-    problems: gets bytes that are not in this encoding, NUL and a line of over `longest` characters, which ends the
-    lines; after the last line a finding where all of them are UTF-8 too. Raises DataError where the file begins with
-    the mark of another encoding.
+    problems: gets bytes that are not in this encoding, NUL and a line of over `longest` characters, which
+    ends the lines; after the last line a finding where all of them are UTF-8 too. Raises DataError where the
+    file begins with the mark of another encoding.
     """
     text = io.TextIOWrapper(cast(Any, stream), encoding, "surrogateescape", newline="\n")
     number = 0
@@ -52,10 +52,15 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
             if number == 1:
                 line = without_mark(line, encoding, problems.name)
             if len(line) > longest:
-                problems.add(number, f"the line is longer than {longest:,} characters; is this the right format?")
+                problems.add(
+                    number, f"the line is longer than {longest:,} characters; is this the right format?"
+                )
                 return
             if match := _ESCAPED.search(line):
-                what = f"byte 0x{ord(match[0]) & 0xFF:02X} at column {match.start() + 1} is not {encoding.upper()}"
+                what = (
+                    f"byte 0x{ord(match[0]) & 0xFF:02X} at column {match.start() + 1} is not "
+                    f"{encoding.upper()}"
+                )
                 if not advised:
                     while len(line) + sum(map(len, ahead)) < AHEAD and (more := text.readline(longest + 1)):
                         ahead.append(more)
@@ -66,11 +71,15 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
                 at = line.index("\0") + 1
                 what = f"a NUL byte at column {at}; is this a text file in {encoding.upper()}?"
                 wide = "utf-16-be" if at % 2 else "utf-16-le"
-                problems.add(number, what, f"if it is UTF-16, {setting('encoding', wide)}" if number == 1 else "")
+                problems.add(
+                    number, what, f"if it is UTF-16, {setting('encoding', wide)}" if number == 1 else ""
+                )
             if in_utf8 and not line.isascii():
                 read = _as_utf8(line, encoding)
                 in_utf8 = read is not None
-                other = other or ("" if not read or read.isascii() else read)  # UTF-16 may have bytes of ASCII alone
+                other = other or (
+                    "" if not read or read.isascii() else read
+                )  # UTF-16 may have bytes of ASCII alone
             yield number, line
         if in_utf8 and other:
             problems.findings.append(_misread(problems.name, encoding, other))
@@ -93,7 +102,8 @@ def _misread(name: str, encoding: str, text: str) -> Finding:
     at = next(place for place, letter in enumerate(text) if not letter.isascii())
     shown = text[max(0, at - SHOWN) : at + SHOWN].strip()
     return warn(
-        f"{name}: read as {encoding.upper()}, but it is UTF-8, in which it has {shown!r}", setting("encoding", "utf-8")
+        f"{name}: read as {encoding.upper()}, but it is UTF-8, in which it has {shown!r}",
+        setting("encoding", "utf-8"),
     )
 
 
@@ -117,7 +127,9 @@ def _advice(line: str, more: str, encoding: str) -> str:
     runs = re.findall(rb"[\x80-\xff]+", raw + rest)
     letters = b"".join(runs).decode("cp1252", "replace")
     long_runs = sum(map(len, runs)) >= 2 * len(runs)  # not an accent here and there
-    western = not long_runs and sum(letter.isalpha() or letter in _QUOTES for letter in letters) >= 0.7 * len(letters)
+    western = not long_runs and sum(letter.isalpha() or letter in _QUOTES for letter in letters) >= 0.7 * len(
+        letters
+    )
     others = () if western else list(_COMMON)[: None if long_runs else -1]
     at = cast(re.Match[str], _ESCAPED.search(line)).start()
     readings = dict[str, str]()
@@ -139,7 +151,9 @@ def _advice(line: str, more: str, encoding: str) -> str:
 
 
 def _commonness(text: str, encoding: str) -> float:
-    """The share of letters outside of ASCII that are common in the language of this encoding; 0 of other encodings."""
+    """The share of letters outside of ASCII that are common in the language of this encoding; 0 of other
+    encodings.
+    """
     low, high = _COMMON.get(encoding, (1, 0))
     first = [letter.encode(encoding)[0] for letter in text if letter.isalpha() and not letter.isascii()]
     return sum(low <= byte <= high for byte in first) / max(len(first), 1)

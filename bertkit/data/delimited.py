@@ -23,7 +23,8 @@ from bertkit.text import counted, listed, printable
 Records = Iterator[tuple[int, list[str]]]  # their numbers and fields
 logger = logging.getLogger(__name__)
 
-# What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before it.
+# What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before
+# it.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _DELIMITERS = ";\t|,"  # those that are recognised where another one is set
 # characters of a value, and values of a column, that are remembered
@@ -38,7 +39,9 @@ _QUOTES = (
 )
 
 
-def delimited_rows(delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
+def delimited_rows(
+    delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, problems: Problems
+) -> NumberedRows:
     """Rows as (line, {column: text}), from numbered lines. delimiter: where the recipe has none.
 
     quoting: whether quotes group fields.
@@ -57,9 +60,11 @@ def delimited_rows(delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, 
 
 
 def named_records(records: Records, spec: DataSpec, problems: Problems, prefix: str) -> NumberedRows:
-    """Rows as (number, {column: text}), from numbered records; the first has the names, if `spec.header` has not.
+    """Rows as (number, {column: text}), from numbered records; the first has the names, if `spec.header` has
+    not.
 
-    problems: gets records with too few or too many fields; its findings name those that are left out. prefix: of
+    problems: gets records with too few or too many fields; its findings name those that are left out. prefix:
+    of
     their numbers in messages.
     """
     names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems, prefix)
@@ -73,17 +78,23 @@ def named_records(records: Records, spec: DataSpec, problems: Problems, prefix: 
                 short.append(number)
                 continue
             advice = (
-                "complete these rows; to train without them," if few else "quote fields that contain the delimiter, or"
+                "complete these rows; to train without them,"
+                if few
+                else "quote fields that contain the delimiter, or"
             )
             fix = f"{advice} {setting('missing_fields' if few else 'extra_fields', 'ignore')}"
-            problems.add(f"{prefix}{number}", f"{counted(len(fields), 'field')} where {len(names)} are expected", fix)
+            problems.add(
+                f"{prefix}{number}", f"{counted(len(fields), 'field')} where {len(names)} are expected", fix
+            )
         elif fields == names and number == 1:
             what = "the first row repeats the names of `header:`"
             problems.add(f"{prefix}1", what, "remove `header:`: the file has one")
         yield number, dict(zip(names, fields, strict=False))
     if short:
         what = f"{problems.name}: {counted(len(short), 'row')} with too few fields left out"
-        problems.findings.append(note(f"{what}: {listed([f'{prefix}{number}' for number in short], MAX_LOCATIONS)}"))
+        problems.findings.append(
+            note(f"{what}: {listed([f'{prefix}{number}' for number in short], MAX_LOCATIONS)}")
+        )
 
 
 def guarded(cell: Any) -> Any:
@@ -92,7 +103,9 @@ def guarded(cell: Any) -> Any:
 
 
 def readable_cell(cell: Any) -> Any:
-    """A cell of a csv for people: `guarded`, and control characters are escaped, other than tabs and ends of lines."""
+    """A cell of a csv for people: `guarded`, and control characters are escaped, other than tabs and ends of
+    lines.
+    """
     return guarded(printable(cell, "\r")) if isinstance(cell, str) else cell
 
 
@@ -108,7 +121,8 @@ def write_csv(
     delimiter: str = ",",
     written: Callable[[Any], Any] = readable_cell,
 ) -> None:
-    """Write rows as csv, each cell as `written` has it; the log says how many begin with an apostrophe for that.
+    """Write rows as csv, each cell as `written` has it; the log says how many begin with an apostrophe for
+    that.
 
     name: of the file, in the log.
     """
@@ -147,12 +161,15 @@ def _header(records: Records, spec: DataSpec, problems: Problems, prefix: str) -
 
 
 class _Quotes:
-    """Watches for quotes that open in one row and close in another, so that one field has all rows between."""
+    """Watches for quotes that open in one row and close in another, so that one field has all rows
+    between.
+    """
 
     def __init__(self, delimiter: str) -> None:
         self.delimiter = delimiter
         self.seen: list[set[str]] = []  # short values of each column, by which rows are recognised
-        # line, number of lines, and by column the short values of these lines: each would be a row if quotes were text
+        # line, number of lines, and by column the short values of these lines: each would be a row if quotes
+        # were text
         self.suspects: list[tuple[int, int, dict[int, set[str]]]] = []
 
     def add(self, number: int, lines: Sequence[str], fields: Sequence[str]) -> None:
@@ -171,7 +188,9 @@ class _Quotes:
                 values.add(field)
 
     def report(self, problems: Problems) -> None:
-        """Each record whose lines have values of other rows in one column; others of many lines are a finding."""
+        """Each record whose lines have values of other rows in one column; others of many lines are a
+        finding.
+        """
         for number, lines, cells in self.suspects:
             later = counted(lines - 1, "line")
             what = f"a quote that opens in this row closes {later} later, and each line looks like a row"

@@ -37,7 +37,9 @@ class DiskList(Sequence[Any]):
         """Add these values at the end."""
         encode = json.JSONEncoder(default=repr, ensure_ascii=False).encode
         rest = iter(values)
-        while lines := [f"{encode(value)}\n".encode(errors="surrogatepass") for value in islice(rest, AT_A_TIME)]:
+        while lines := [
+            f"{encode(value)}\n".encode(errors="surrogatepass") for value in islice(rest, AT_A_TIME)
+        ]:
             with disk_full_as_error():
                 self._file.seek(self._size)
                 self._file.writelines(lines)

@@ -32,15 +32,18 @@ _DAMAGE = (  # what openpyxl and zipfile raise for a file that is damaged or enc
 _AS_CSV = "save it as csv, which is streamed"
 
 
-def sheet_records(stream: IO[bytes], problems: Problems, *, sheet: str | None = None, width: int = 0) -> Records:
+def sheet_records(
+    stream: IO[bytes], problems: Problems, *, sheet: str | None = None, width: int = 0
+) -> Records:
     """The rows of a sheet as (number in the sheet, texts); blank rows are skipped.
 
     sheet: its name; None: the first one, and a note in `problems.findings` if there are more.
-    Cells are texts whatever their type, as values, not as they are displayed: 2024-03-05, 3, 1.5, true; the last
-    values of formulas. Rows are as wide as the first, or as `width`, or as their own last text. They are streamed; the
-    texts that the file shares between cells are held in memory.
-    Raises DataError: no such sheet, not an .xlsx file, or one of over MAX_WHOLE bytes when unpacked; UserError without
-    openpyxl.
+    Cells are texts whatever their type, as values, not as they are displayed: 2024-03-05, 3, 1.5, true; the
+    last
+    values of formulas. Rows are as wide as the first, or as `width`, or as their own last text. They are
+    streamed; the texts that the file shares between cells are held in memory.
+    Raises DataError: no such sheet, not an .xlsx file, or one of over MAX_WHOLE bytes when unpacked;
+    UserError without openpyxl.
     """
     with extras_required():
         import openpyxl
@@ -90,7 +93,9 @@ def write_sheet(file: IO[bytes], rows: Iterable[Sequence[Any]]) -> None:
         for number, values in enumerate(rows, 1):
             where = f"xlsx output, row {number}"
             if number > MAX_ROWS or any(isinstance(value, str) and len(value) > MAX_CELL for value in values):
-                raise DataError(where, f"a sheet holds {MAX_ROWS:,} rows, a cell {MAX_CELL:,} characters", fix)
+                raise DataError(
+                    where, f"a sheet holds {MAX_ROWS:,} rows, a cell {MAX_CELL:,} characters", fix
+                )
             try:
                 cells = [WriteOnlyCell(sheet, value) for value in values]
             except IllegalCharacterError as error:

@@ -23,7 +23,9 @@ def check_labels(table: Table, split: str) -> None:
 
 
 def query_findings(split: str, queries: Sequence[int], targets: Sequence[float | None]) -> Iterator[Finding]:
-    """How many documents the queries have, and which queries have nothing to order. queries: each row's, by number."""
+    """How many documents the queries have, and which queries have nothing to order. queries: each row's, by
+    number.
+    """
     grades: dict[int, set[float | None]] = {}
     for query, target in zip(queries, targets, strict=True):
         grades.setdefault(query, set()).add(target)
@@ -33,12 +35,19 @@ def query_findings(split: str, queries: Sequence[int], targets: Sequence[float |
     yield note(f"{split}: {counted(len(targets), 'document')} for {counted(len(grades), 'query')}")
     idle = sum(len(values) == 1 for values in grades.values())
     if idle:
-        what = f"{split}: {idle:,} of {len(grades):,} queries have one document, or equal targets: nothing to order"
+        what = (
+            f"{split}: {idle:,} of {len(grades):,} queries have one document, or equal targets: nothing "
+            "to order"
+        )
         yield warn(what, "Add documents that are less relevant.")
 
 
-def contradictions(options: Any, loss: str, truth: Sequence[float], queries: Sequence[int]) -> Iterator[Problem]:
-    """What contradicts the options in the training rows. truth: each row's target; queries: its query's number."""
+def contradictions(
+    options: Any, loss: str, truth: Sequence[float], queries: Sequence[int]
+) -> Iterator[Problem]:
+    """What contradicts the options in the training rows. truth: each row's target; queries: its query's
+    number.
+    """
     low, high = options.score_range or (min(truth), max(truth))
     if min(truth) == max(truth):
         what = f"every row of train has the target {low:g}; there is nothing to learn"

@@ -1,4 +1,6 @@
-"""Label Studio's JSON export as rows: the text, `spans` from regions, and `label` or `labels` from choices."""
+"""Label Studio's JSON export as rows: the text, `spans` from regions, and `label` or `labels` from
+choices.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,14 @@ def is_export(rows: Any) -> bool:
 
 
 def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Problems) -> NumberedRows:
-    """The tasks as (number from 1, row), all with the same columns; targets of a task that nobody annotated are None.
+    """The tasks as (number from 1, row), all with the same columns; targets of a task that nobody annotated
+    are None.
 
-    Columns are the fields of the tasks, and their controls by name. `text` is the field of this name, or the only one
-    that holds texts; `spans` are those of the only control of regions; `label` that of the only control of choices, or
-    `labels`, where a task has several. Of several annotations the ground truth is read, else the first.
-    where: goes before the number of a task in messages. problems: gets what was read, and tasks that are malformed.
-    """
+    Columns are the fields of the tasks, and their controls by name. `text` is the field of this name, or the
+    only one that holds texts; `spans` are those of the only control of regions; `label` that of the only
+    control of choices, or `labels`, where a task has several. Of several annotations the ground truth is
+    read, else the first. where: goes before the number of a task in messages. problems: gets what was read,
+    and tasks that are malformed."""
     read = list[_Task]()
     disputed = 0
     for number, task in enumerate(tasks, 1):
@@ -105,17 +108,25 @@ def _region(text: str, value: Any) -> Row:
     marked = value.get("text")
     names = next(name for name in value if name.endswith("labels"))
     if names != "labels" or type(start) is not int or type(end) is not int:
-        raise ValueError(f"a region has `{names}` from {short_repr(start)}; only regions of plain text can be read")
+        raise ValueError(
+            f"a region has `{names}` from {short_repr(start)}; only regions of plain text can be read"
+        )
     units = (UTF_16, ONE_LINE_END) if "\r\n" in text else (UTF_16,)
     moves = [moved(text, [{"start": start, "end": end}], unit) for unit in units]
-    candidates = list(dict.fromkeys([(start, end), *((span["start"], span["end"]) for (span,) in filter(None, moves))]))
+    candidates = list(
+        dict.fromkeys([(start, end), *((span["start"], span["end"]) for (span,) in filter(None, moves))])
+    )
     if marked is not None:
         wanted = _BLANKS.sub("", marked)
         candidates = [place for place in candidates if _BLANKS.sub("", text[place[0] : place[1]]) == wanted]
     if not candidates:
         there = short_repr(text[start:end])
-        raise ValueError(f"the region {short_repr(marked)} is from {start} to {end}, where the text has {there}")
+        raise ValueError(
+            f"the region {short_repr(marked)} is from {start} to {end}, where the text has {there}"
+        )
     if len(candidates) > 1 and marked is None:
-        what = f"a region from {start} to {end} has no `text`, by which to tell how its characters are counted"
+        what = (
+            f"a region from {start} to {end} has no `text`, by which to tell how its characters are counted"
+        )
         raise ValueError(f"{what}: before it are emoji or line ends, which tools count as one or as two")
     return {"start": candidates[0][0], "end": candidates[0][1], "label": value["labels"]}

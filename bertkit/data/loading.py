@@ -66,7 +66,8 @@ def load(
     """Read the rows that a recipe names, check every value, and divide them into splits.
 
     schema: one of its `inputs` (sets of columns) is required in full, and in train and validation one of its
-        `targets`; a test split without it is returned without it. Documents of a task that reads a corpus are not
+        `targets`; a test split without it is returned without it. Documents of a task that reads a corpus are
+        not
         held in memory; see `read_corpus`.
     rules: of the task, `Task.rules`: what the rows decide, and how those of a split are checked and changed.
     splits: those to return; None: all that exist, and train must be one of them.
@@ -84,7 +85,8 @@ def load(
     if spec.by and (schema.corpus or schema.together):
         raise DataError(
             "data.by",
-            "scores by a column need rows that are scored one by one, and not documents of a corpus or a search",
+            "scores by a column need rows that are scored one by one, and not documents of a corpus or a "
+            "search",
         )
     complete = splits is None or (isinstance(spec.source, dict) and {*splits} >= spec.source.keys())
     if not schema.corpus:
@@ -104,7 +106,9 @@ def load(
         documents, notes = read_corpus(parts, spec, share)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:
-        tables, target, options, notes = _read_tables(parts, spec, schema, rules, share, known_labels, complete)
+        tables, target, options, notes = _read_tables(
+            parts, spec, schema, rules, share, known_labels, complete
+        )
         loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
     every = [part for each in parts.values() for part in each]
     findings = dict.fromkeys(finding for part in every for finding in part.findings)
@@ -151,7 +155,9 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
 
 
 def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Part, dict[str, Source]]:
-    """The part, with the keys of all its objects where those of the first one do not do; and its mapping of columns."""
+    """The part, with the keys of all its objects where those of the first one do not do; and its mapping of
+    columns.
+    """
     try:
         chosen = choose_columns(part.columns, spec, schema, part.name, split != "test" and not schema.corpus)
         group_by = _group_column(chosen, spec)
@@ -181,7 +187,9 @@ def _read_tables(
     known_labels: Collection[str] | None,
     complete: bool,
 ) -> tuple[dict[str, Table], str | None, Any, list[Finding]]:
-    """The rows of all splits that were opened or held out, their target, the task's options, and what was noticed."""
+    """The rows of all splits that were opened or held out, their target, the task's options, and what was
+    noticed.
+    """
     tables = {split: _read(own, schema, spec) for split, own in parts.items()}
     options, decided = rules.decide(rules.options, tables)
     findings = [*decided]
@@ -201,7 +209,9 @@ def _read_tables(
     names = names_of(schema.columns[target]) if target else None
     if share is not None:
         count = len(tables["train"])
-        everywhere = {n: c for n, c in schema.columns.items() if all(n in table.values for table in tables.values())}
+        everywhere = {
+            n: c for n, c in schema.columns.items() if all(n in table.values for table in tables.values())
+        }
         held = hold_out(tables["train"], share, spec.seed, target, names, *texts_of(everywhere))
         tables["train"], tables["validation"] = held
         findings.append(note(f"validation: {len(tables['validation']):,} of {count:,} rows of train"))
@@ -231,14 +241,17 @@ def _read_tables(
 def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     """The rows of a split: labels and numbers in memory, all else on disk.
 
-    Answers get the offsets of STARTS, which is not a column of the table: here, before `data.relabel` may replace
+    Answers get the offsets of STARTS, which is not a column of the table: here, before `data.relabel` may
+    replace
     them by answers without one.
     """
     columns = schema.columns
     late = {name: spec.columns.get(name, name) for name in optional_columns(spec, schema)}
     seen = {name for part in parts for name in part.mapping}
     names = [name for name in columns if name in seen or name in late]
-    read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in columns}
+    read = {
+        name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in columns
+    }
     theirs = {name: given_name(name, spec.columns) for name in columns}
     origin = Origin([part.prefix for part in parts])
     for index, part in enumerate(parts):
@@ -265,7 +278,9 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
                     values = [split_labels(value, spec.labels_separator) for value in values]
                 if name == "id" and name not in spec.columns:  # nobody said that it names the row
                     values = [None if isinstance(value, list | dict | bytes) else value for value in values]
-                if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
+                if (
+                    columns[name].holds == "label"
+                ):  # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
                     read[name].extend(convert(values, theirs[name], columns[name], places))
@@ -282,11 +297,13 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     return Table({**read}, replace(origin, ids=read.get("id", ())))
 
 
-def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], theirs: str, spec: DataSpec) -> Checked:
+def _drop_unlabelled(
+    table: Table, split: str, targets: Sequence[str], theirs: str, spec: DataSpec
+) -> Checked:
     """Without targets that no row of a test split has, and without rows that lack the first of them.
 
-    theirs: what the user calls it. `data.missing_labels`: "error" raises a DataError where some rows, or train, lack
-    it; "ignore" leaves them out with a note.
+    theirs: what the user calls it. `data.missing_labels`: "error" raises a DataError where some rows, or
+    train, lack it; "ignore" leaves them out with a note.
     """
     pandas = PANDAS if spec.source == MEMORY else ""
     values = table.values[targets[0]]
@@ -297,7 +314,9 @@ def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], theirs: s
     has = "has" if len(missing) == 1 else "have"
     what = f"{len(missing):,} of {counted(len(table), 'row')} of {split} {has} no `{theirs}`"
     if split == "test" and len(missing) == len(table):
-        table = Table({other: values for other, values in table.values.items() if other not in targets}, table.origin)
+        table = Table(
+            {other: values for other, values in table.values.items() if other not in targets}, table.origin
+        )
         return table, [note(f"{split} has no `{theirs}`: it can be predicted, but not scored")]
     if not missing:
         return table, []

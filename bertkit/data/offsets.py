@@ -18,7 +18,9 @@ UNITS: Mapping[
     UTF_16: lambda text: (1 + (letter > "\uffff") for letter in text),
     "counted in bytes of UTF-8": lambda text: (len(letter.encode(errors="surrogatepass")) for letter in text),
     ONE_LINE_END: lambda text: (not text.startswith("\r\n", place) for place in range(len(text))),
-    r"counted in a text that had \r\n where this one has \n": lambda text: (1 + (letter == "\n") for letter in text),
+    r"counted in a text that had \r\n where this one has \n": lambda text: (
+        1 + (letter == "\n") for letter in text
+    ),
     "counted in the text's Unicode form NFC": lambda text: (not combining(letter) for letter in text),
     "counted in the text's Unicode form NFD": lambda text: (len(normalize("NFD", letter)) for letter in text),
 }
@@ -32,7 +34,9 @@ LATIN = "\u024f"  # its last letter
 
 
 def moved(text: str, spans: Sequence[Record], unit: str) -> list[Span] | None:
-    """The spans with offsets in code points, from this unit; None where one of them is not between two characters."""
+    """The spans with offsets in code points, from this unit; None where one of them is not between two
+    characters.
+    """
     place_of = {units: place for place, units in enumerate(accumulate(UNITS[unit](text), initial=0))}
     copies = list[Span]()
     for span in spans:
@@ -45,7 +49,8 @@ def moved(text: str, spans: Sequence[Record], unit: str) -> list[Span] | None:
 
 
 def find_utf_16(rows: Iterable[tuple[str, Sequence[Record]]], split: str) -> tuple[bool, list[Finding]]:
-    """Whether spans are counted in UTF-16: where it makes a difference, all fit it, and not all fit code points.
+    """Whether spans are counted in UTF-16: where it makes a difference, all fit it, and not all fit code
+    points.
 
     Spans fit that are in the text and cut no word.
     """
@@ -96,7 +101,9 @@ def _say_texts(spans: Sequence[Record]) -> bool:
 
 
 def _fit_shifted(text: str, spans: Sequence[Record], by_start: int, by_end: int) -> bool:
-    """Whether they fit so, with no blank at an end: in Latin script, where no affixes of one letter are left out."""
+    """Whether they fit so, with no blank at an end: in Latin script, where no affixes of one letter are left
+    out.
+    """
     copies = list[Span]()
     for span in spans:
         start = span.get("start")

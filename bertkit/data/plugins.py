@@ -10,8 +10,13 @@ from typing import Any
 
 
 def announced(group: str) -> dict[str, str]:
-    """Name -> the packages that announce it, with their versions. group: `bertkit.tasks` or `bertkit.readers`."""
-    return {name: " and ".join(sorted(map(_package, points))) for name, points in _points(group, *sys.path).items()}
+    """Name -> the packages that announce it, with their versions. group: `bertkit.tasks` or
+    `bertkit.readers`.
+    """
+    return {
+        name: " and ".join(sorted(map(_package, points)))
+        for name, points in _points(group, *sys.path).items()
+    }
 
 
 def load(group: str, name: str, fault: Callable[[Any, str], str]) -> Any:

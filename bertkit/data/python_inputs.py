@@ -19,7 +19,14 @@ from bertkit.text import Json, Record, listed, short_repr
 from bertkit.validation import did_you_mean
 
 _COLUMNS = (
-    *("pandas.Series", "pandas.Index", "polars.Series", "pyarrow.Array", "pyarrow.ChunkedArray", "numpy.ndarray"),
+    *(
+        "pandas.Series",
+        "pandas.Index",
+        "polars.Series",
+        "pyarrow.Array",
+        "pyarrow.ChunkedArray",
+        "numpy.ndarray",
+    ),
     "datasets.Column",
 )
 _INSTEAD = {
@@ -32,11 +39,12 @@ _FORMS = "Give a DataFrame, a Dataset, a list of dicts, a dict of columns, or th
 
 
 def data_section(data: Any) -> tuple[Json, dict[str, Rows]]:
-    """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are elsewhere.
+    """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are
+    elsewhere.
 
-    data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a fraction;
-    or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them, or ambiguous.
-    """
+    data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a
+    fraction; or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them,
+    or ambiguous."""
     if isinstance(data, str | os.PathLike):
         return {"source": os.fspath(data)}, {}
     if is_rows(data):
@@ -65,7 +73,9 @@ def is_rows(value: Any) -> bool:
         return not value or any(isinstance(row, Mapping) for row in value)
     if not isinstance(value, Mapping) or value.keys() <= {*SPLITS, *VALIDATION}:
         return False
-    plain = [each for each in value.values() if _is_column(each)]  # the others may hold dicts, such as answers
+    plain = [
+        each for each in value.values() if _is_column(each)
+    ]  # the others may hold dicts, such as answers
     return bool(plain) and all(isinstance(each, list | tuple) or _is_column(each) for each in value.values())
 
 
@@ -133,10 +143,15 @@ def _by_split(splits: Mapping[Any, Any]) -> tuple[Json, dict[str, Rows]]:
             rows[split] = value
         elif _is_column(value):
             what = f"ambiguous: `{name}` is the name of a split, but holds the values of one column"
-            fix = "Rows have named columns: {'train': {'text': […], 'label': […]}}. If it is a column, give a frame."
+            fix = (
+                "Rows have named columns: {'train': {'text': […], 'label': […]}}. If it is a column, "
+                "give a frame."
+            )
             problems.add(where, what, fix)
         elif isinstance(value, Real):
-            problems.add(where, f"expected rows, found the number {value}", "Only validation can be a share of train.")
+            problems.add(
+                where, f"expected rows, found the number {value}", "Only validation can be a share of train."
+            )
         else:
             problems.add(*_unknown(where, value))
     if rows and files:

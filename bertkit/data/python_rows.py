@@ -1,4 +1,5 @@
-"""Rows given from Python: frames, data sets, lists of rows and dicts of columns, and the parquet files that keep them.
+"""Rows given from Python: frames, data sets, lists of rows and dicts of columns, and the parquet files that
+keep them.
 
 pandas and polars are optional: a value is one of theirs only where they are imported already.
 """
@@ -38,7 +39,8 @@ def is_frame(value: Any) -> bool:
 
 
 def frame_rows(frame: Any, names: Collection[str]) -> Iterator[Row]:
-    """The rows of a frame or a dict of columns, one at a time, with those of these columns that it has, or with all.
+    """The rows of a frame or a dict of columns, one at a time, with those of these columns that it has, or
+    with all.
 
     Missing values are None. Raises DataError where a column holds values of several types.
     """
@@ -56,9 +58,11 @@ def column_names(frame: Any) -> list[str]:
 
 
 def with_added(data: Any, columns: Record) -> Any:
-    """A dict of columns, DataFrame or pyarrow.Table with further columns: Arrow's arrays, or arrays `(rows, size)`.
+    """A dict of columns, DataFrame or pyarrow.Table with further columns: Arrow's arrays, or arrays `(rows,
+    size)`.
 
-    A type is the same whether values are missing or not: whole numbers are Int64 in pandas, and objects in NumPy.
+    A type is the same whether values are missing or not: whole numbers are Int64 in pandas, and objects in
+    NumPy.
     """
     import numpy as np
     import pyarrow as pa
@@ -81,7 +85,9 @@ def with_added(data: Any, columns: Record) -> Any:
     if is_a(data, "polars.DataFrame"):
         return data.hstack(sys.modules["polars"].from_arrow(added))
     whole = {pa.int64(): sys.modules["pandas"].Int64Dtype()}
-    return data.assign(**{name: column.array for name, column in added.to_pandas(types_mapper=whole.get).items()})
+    return data.assign(
+        **{name: column.array for name, column in added.to_pandas(types_mapper=whole.get).items()}
+    )
 
 
 def _plain(values: Any, *, arrays: bool) -> Any:
@@ -114,11 +120,14 @@ def frame_like(frame: Any, rows: Iterable[Record], names: Iterable[str] = ()) ->
         return sys.modules["datasets"].Dataset.from_dict(columns)
     import pandas
 
-    return pandas.DataFrame(columns, index=frame.index if is_a(frame, "pandas.DataFrame", "pandas.Series") else None)
+    return pandas.DataFrame(
+        columns, index=frame.index if is_a(frame, "pandas.DataFrame", "pandas.Series") else None
+    )
 
 
 def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
-    """Write SPLIT.parquet for each split; returns their fingerprint. Raises DataError on rows that cannot be written.
+    """Write SPLIT.parquet for each split; returns their fingerprint. Raises DataError on rows that cannot be
+    written.
 
     Class names of a data set are kept; of pandas' index, only levels that have a name.
     """
@@ -136,11 +145,14 @@ def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
 
 
 class RowsFolder(str):
-    """The path of a temporary folder, which goes with the last recipe that names it, at the latest with the process."""
+    """The path of a temporary folder, which goes with the last recipe that names it, at the latest with the
+    process.
+    """
 
 
 def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
-    """Write the rows into a temporary folder; returns the keys of the `data:` section that name it. Raises DataError.
+    """Write the rows into a temporary folder; returns the keys of the `data:` section that name it. Raises
+    DataError.
 
     A run, a sweep and an audit copy them into their own folder; see `keep_rows`.
     """
@@ -153,13 +165,16 @@ def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
 def stored_files(spec: DataSpec) -> dict[str, Path]:
     """Split -> the file of its rows, which were given from Python.
 
-    They are in the folder that the recipe knows, such as RUN/data. Raises DataError where they are not, or differ from
-    those that the recipe was written for.
+    They are in the folder that the recipe knows, such as RUN/data. Raises DataError where they are not, or
+    differ from those that the recipe was written for.
     """
     if spec.folder and _fingerprint(folder := Path(spec.folder)) == spec.fingerprint:
         return {file.stem: file for file in sorted(folder.glob("*.parquet"))}
     what = "the recipe's rows were given from Python, and its `data` folder is not beside it, or was changed"
-    fix = "The run that was trained on them keeps them: name its folder, data.folder=RUN/data, or give them again: "
+    fix = (
+        "The run that was trained on them keeps them: name its folder, data.folder=RUN/data, or give "
+        "them again: "
+    )
     raise DataError("data.source: memory", what, f"{fix}bertkit.train(recipe, output_dir, data=…).")
 
 
@@ -190,7 +205,8 @@ def is_a(value: Any, *names: str) -> bool:
     """Whether the value is of one of these classes, each as `module.Class`, without importing a module."""
     parts = (name.split(".") for name in names)
     return any(
-        module in sys.modules and isinstance(value, getattr(sys.modules[module], kind)) for module, kind in parts
+        module in sys.modules and isinstance(value, getattr(sys.modules[module], kind))
+        for module, kind in parts
     )
 
 
@@ -202,7 +218,9 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
     import pyarrow as pa
 
     if is_a(given, "datasets.Dataset"):
-        given = given if names is None else given.select_columns([n for n in given.column_names if n in names])
+        given = (
+            given if names is None else given.select_columns([n for n in given.column_names if n in names])
+        )
         schema = given.features.arrow_schema
         yield from (part.cast(schema) for part in given.with_format("arrow").iter(10 * AT_A_TIME))
         return
@@ -219,8 +237,13 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
             # what pandas and polars call categories
             arrays[name] = array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            fix = "Give it values of one type: text in UTF-8 (such as JSON), numbers, or lists; or leave it out."
-            problems.add(split, f"`{name}` cannot be stored, with {_examples(values)}: {first_line(error)}", fix)
+            fix = (
+                "Give it values of one type: text in UTF-8 (such as JSON), numbers, or lists; or leave "
+                "it out."
+            )
+            problems.add(
+                split, f"`{name}` cannot be stored, with {_examples(values)}: {first_line(error)}", fix
+            )
     problems.raise_if_any()
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"`{name}` {len(array):,}" for name, array in arrays.items())
@@ -254,7 +277,10 @@ def _columns(given: Rows, split: str) -> list[tuple[str, Any]]:
         return [(str(name), given[name]) for name in given.columns]
     if is_a(given, "polars.DataFrame"):  # Arrow gets the addresses of objects
         objects = sys.modules["polars"].Object
-        return [(column.name, column.to_list() if column.dtype == objects else column.to_arrow()) for column in given]
+        return [
+            (column.name, column.to_list() if column.dtype == objects else column.to_arrow())
+            for column in given
+        ]
     if is_a(given, "pyarrow.Table"):
         return list(zip(given.column_names, given.columns, strict=True))
     if isinstance(given, Mapping):

@@ -22,11 +22,12 @@ GROUP = "bertkit.readers"  # of entry points: format -> module:READER
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A file whose rows are read. stream: its bytes, decompressed. spec: how the recipe's `data:` says it is written.
+    """A file whose rows are read. stream: its bytes, decompressed. spec: how the recipe's `data:` says it is
+    written.
 
-    problems: collects what is wrong with rows: `file.problems.add(line, what, fix)`, with the number of the line, or a
-    location as text. After the first problem no more rows are used, but the rest of the file is checked too.
-    """
+    problems: collects what is wrong with rows: `file.problems.add(line, what, fix)`, with the number of the
+    line, or a location as text. After the first problem no more rows are used, but the rest of the file is
+    checked too."""
 
     path: Path
     stream: IO[bytes]
@@ -38,7 +39,8 @@ class OpenFile:
         return text_lines(self.stream, self.spec.encoding, self.problems)
 
     def beside(self, suffix: str) -> str:
-        """The text of the file of this name with another suffix, such as txt, plain or compressed, decoded likewise.
+        """The text of the file of this name with another suffix, such as txt, plain or compressed, decoded
+        likewise.
 
         Line ends are kept. Raises DataError where it does not exist, or is not in this encoding.
         """
@@ -53,10 +55,11 @@ class OpenFile:
 class Reader(NamedTuple):
     """A format of files. Another package announces one as an entry point of the group `bertkit.readers`.
 
-    rows: yields (number from 1, {column: value}) of each row. suffixes: of files that have the format, without the dot;
-    in `data.format` it has the name of the entry point. unit: what the numbers count, in messages. columns: `any`: a
-    row may have columns that the first lacks; `fixed`: all have the same; `header`: `data.header` can name them, too.
-    beside: suffixes of files that go with one of these, and are not read as files of a split.
+    rows: yields (number from 1, {column: value}) of each row. suffixes: of files that have the format,
+    without the dot; in `data.format` it has the name of the entry point. unit: what the numbers count, in
+    messages. columns: `any`: a row may have columns that the first lacks; `fixed`: all have the same;
+    `header`: `data.header` can name them, too. beside: suffixes of files that go with one of these, and are
+    not read as files of a split.
 
     >>> def pipes(file: OpenFile) -> Iterator[tuple[int, dict[str, Any]]]:
     ...     for number, line in file.lines():
@@ -75,7 +78,9 @@ class Reader(NamedTuple):
     beside: Sequence[str] = ()
 
     def prefix(self, name: str) -> str:
-        """What is before the numbers of a file's rows in messages: `train.csv:` of lines, `x.json, row ` of rows."""
+        """What is before the numbers of a file's rows in messages: `train.csv:` of lines, `x.json, row ` of
+        rows.
+        """
         return f"{name}:" if self.unit == "line" else f"{name}, row "
 
 

@@ -1,10 +1,12 @@
-"""Rows from files, one at a time: csv, tsv, xlsx, json, jsonl, parquet, conll, conllu, txt; also as .gz or .xz.
+"""Rows from files, one at a time: csv, tsv, xlsx, json, jsonl, parquet, conll, conllu, txt; also as .gz or
+.xz.
 
-Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document),
-the texts of xlsx, and compressed files that are read from their end (parquet). Problems with rows
-are gathered: one DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see
-`squad_rows`; one that Label Studio exported as rows with text, spans and labels; see `task_rows`. In txt, blank lines
-separate documents, and each line is a paragraph; in `lines`, each line is a text.
+Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one
+document), the texts of xlsx, and compressed files that are read from their end (parquet). Problems with rows
+are gathered: one DataError names up to 20. A json document in the layout of SQuAD is read as one row per
+question; see `squad_rows`; one that Label Studio exported as rows with text, spans and labels; see
+`task_rows`. In txt, blank lines separate documents, and each line is a paragraph; in `lines`, each line is a
+text.
 """
 
 from __future__ import annotations
@@ -42,13 +44,17 @@ def suffix_of(file: str | Path) -> str:
 
 
 def by_suffix(suffix: str) -> list[Reader]:
-    """The readers of files with this suffix: bertkit's, else those of other packages; none for an unknown one."""
+    """The readers of files with this suffix: bertkit's, else those of other packages; none for an unknown
+    one.
+    """
     ours = [reader for reader in READERS if suffix in reader.suffixes]
     return ours or [reader for reader in formats() if suffix and suffix in reader.suffixes]
 
 
 def by_name(name: str) -> Reader:
-    """The reader of a format. Raises DataError where there is none, or that of another package cannot be used."""
+    """The reader of a format. Raises DataError where there is none, or that of another package cannot be
+    used.
+    """
     ours = [reader for reader in READERS if reader.name == name]
     if readers := ours or [reader for reader in formats() if reader.name == name]:
         return readers[0]
@@ -66,7 +72,10 @@ def _others() -> dict[str, Reader | str]:
     """Format -> its reader in another package, or why it cannot be used."""
     names = sorted(plugins.announced(GROUP).keys() - {reader.name for reader in READERS})
     loaded = {name: plugins.load(GROUP, name, _fault) for name in names}
-    return {name: reader if isinstance(reader, str) else reader._replace(name=name) for name, reader in loaded.items()}
+    return {
+        name: reader if isinstance(reader, str) else reader._replace(name=name)
+        for name, reader in loaded.items()
+    }
 
 
 def _fault(reader: object, name: str) -> str:
@@ -78,7 +87,9 @@ def _fault(reader: object, name: str) -> str:
 
 
 def reader_of(path: Path, spec: DataSpec) -> Reader:
-    """What reads a file: by the recipe's format, or by its name. Raises DataError for an unknown format or suffix."""
+    """What reads a file: by the recipe's format, or by its name. Raises DataError for an unknown format or
+    suffix.
+    """
     if spec.format is not None:
         return by_name(spec.format)
     suffix = suffix_of(path)
@@ -111,8 +122,8 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> N
     """Stream the rows of a file as (number, {column: value}).
 
     problems: gets findings while they are read, and before the first row class names.
-    The number is the line on which the row begins; in json, xlsx and parquet, the number of the row; both from 1.
-    Nothing is yielded after the first bad row, but reading continues to gather more of them.
+    The number is the line on which the row begins; in json, xlsx and parquet, the number of the row; both
+    from 1. Nothing is yielded after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
     reader = reader_of(path, spec)
@@ -128,7 +139,9 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> N
 
 
 def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> NumberedRows:
-    """The rows of one of several files: why it cannot be read goes to `problems`, beside those of the others."""
+    """The rows of one of several files: why it cannot be read goes to `problems`, beside those of
+    the others.
+    """
     try:
         yield from read_rows(path, spec)
     except DataError as error:
@@ -143,11 +156,13 @@ class TextRow(NamedTuple):
     row: Row
 
 
-def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing: bool = False) -> Iterator[TextRow]:
+def read_texts(
+    file: Path, spec: DataSpec, column: str = "text", *, skip_missing: bool = False
+) -> Iterator[TextRow]:
     """Stream the rows of a file, each with the text in `column`; each line of .txt is a text.
 
-    skip_missing: leave out rows in which it is None. Raises DataError: what `read_rows` refuses, and, after the last
-    row, rows without this column or with another value in it.
+    skip_missing: leave out rows in which it is None. Raises DataError: what `read_rows` refuses, and, after
+    the last row, rows without this column or with another value in it.
     """
     spec = one_text_per_line(file, spec)
     column = "text" if spec.format == "lines" else column
@@ -170,7 +185,8 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
 def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> NumberedRows:
     """The rows of a stream as they come: a line is a JSON object, or the text of a row.
 
-    name: for messages. Raises DataError at the first line that cannot be read: the rows before it may have answers.
+    name: for messages. Raises DataError at the first line that cannot be read: the rows before it may have
+    answers.
     """
     problems = Problems(name)
     for number, row in _jsonl(_objects(stream, spec, problems), spec, problems):
@@ -186,7 +202,9 @@ def _objects(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Lines:
 
 
 def written_like(path: Path, spec: DataSpec) -> tuple[str, str]:
-    """Delimiter and encoding of a csv file, for another that opens in the same program; otherwise a comma and UTF-8."""
+    """Delimiter and encoding of a csv file, for another that opens in the same program; otherwise a comma and
+    UTF-8.
+    """
     if reader_of(path, spec) is not CSV:
         return ",", "utf-8"
     with opened(path) as stream:

@@ -1,4 +1,6 @@
-"""Rows in memory, as columns: what tasks read of a Dataset. datasets, with pandas behind it, takes long to import."""
+"""Rows in memory, as columns: what tasks read of a Dataset. datasets, with pandas behind it, takes long to
+import.
+"""
 
 from __future__ import annotations
 

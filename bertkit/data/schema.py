@@ -49,11 +49,12 @@ class Column(NamedTuple):
     """What a canonical column must hold.
 
     text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or
-    `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. word_labels: one class per
-    word, such as NOUN. numbers: a float per word. spans: labelled stretches of a text, as annotation tools export them.
-    answers: texts, and where each starts in its context. starts: where those of plain `answers` start, which `load`
-    adds to them.
-    name: what something is called, text or a whole number. value: text or any number, by which rows are grouped.
+    `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. word_labels: one
+    class per word, such as NOUN. numbers: a float per word. spans: labelled stretches of a text, as
+    annotation tools export them. answers: texts, and where each starts in its context. starts: where those of
+    plain `answers` start, which `load` adds to them.
+    name: what something is called, text or a whole number. value: text or any number, by which rows are
+    grouped.
 
     >>> Column("text", "what is asked", side="query")  # doctest: +SKIP
     """
@@ -75,11 +76,15 @@ class Column(NamedTuple):
     ]
     about: str
     unchecked: bool = False  # may be empty, or the same in all rows of train
-    names: Mapping[str, str] = {}  # of labels: value in the data -> label name; a value that is not there is its name
+    names: Mapping[
+        str, str
+    ] = {}  # of labels: value in the data -> label name; a value that is not there is its name
     located: bool = False  # offsets count its characters as given
     unordered: bool = False  # rows that differ in the order of such columns' texts are the same
     verbatim: bool = False  # of a label: also a text with |, and any number, is the name of one class
-    shown: bool = True  # of text and words: whether reports, audits and explanations list it as what a row says
+    shown: bool = (
+        True  # of text and words: whether reports, audits and explanations list it as what a row says
+    )
     side: Literal["", "query", "document"] = ""  # whose prefix a task of vectors puts before its texts
     aliases: Sequence[str] = ()  # of a target: columns that are read where a source has none of its targets
     answered: str = ""  # of a target: the key of an answer by which an audit judges it; empty: it does not
@@ -99,7 +104,9 @@ BY = Column("value", "what scores are also reported by")  # the column that `dat
 def texts_of(columns: Mapping[str, Column]) -> tuple[list[str], int]:
     """The columns of texts, the unordered ones first, and how many those are."""
     texts = [name for name, column in columns.items() if column.holds in ("text", "words")]
-    return sorted(texts, key=lambda name: not columns[name].unordered), sum(columns[name].unordered for name in texts)
+    return sorted(texts, key=lambda name: not columns[name].unordered), sum(
+        columns[name].unordered for name in texts
+    )
 
 
 @dataclass(frozen=True)
@@ -110,10 +117,14 @@ class Schema:
     inputs: Sequence[frozenset[str]]  # alternatives: one of these sets of columns is required
     targets: Sequence[str] = ()  # alternatives: one of these columns is required to train and to score
     context: Sequence[str] = ()  # optional columns that an answer may depend on
-    group_columns: Mapping[str, str] = field(default_factory=dict)  # column that rows share -> what sampling rows loses
+    group_columns: Mapping[str, str] = field(
+        default_factory=dict
+    )  # column that rows share -> what sampling rows loses
     corpus: bool = False  # rows are documents, too many to hold in memory
     together: bool = False  # an answer depends on all rows that are answered with it
-    special_tokens: bool = False  # whether a text may spell out special tokens, such as [MASK]; else they are text
+    special_tokens: bool = (
+        False  # whether a text may spell out special tokens, such as [MASK]; else they are text
+    )
 
     @property
     def texts(self) -> list[str]:
@@ -121,9 +132,13 @@ class Schema:
         return [name for name, column in self.columns.items() if column.holds == "text"]
 
     def shown(self, row: Record) -> dict[str, str]:
-        """The texts of a row that are shown, in order, by their columns; the joined words of a row without a text."""
+        """The texts of a row that are shown, in order, by their columns; the joined words of a row without a
+        text.
+        """
         values = {
-            name: row[name] for name, column in self.columns.items() if column.shown and row.get(name) is not None
+            name: row[name]
+            for name, column in self.columns.items()
+            if column.shown and row.get(name) is not None
         }
         texts = {name: str(values[name]) for name in self.texts if name in values}
         words = [joined(values[name])[0] for name in values if self.columns[name].holds == "words"]
@@ -144,7 +159,9 @@ class Finding(NamedTuple):
 
     @property
     def severity(self) -> tuple[int, bool]:
-        """What findings are sorted by: by level, the most severe first, and leaks before others of their level."""
+        """What findings are sorted by: by level, the most severe first, and leaks before others of their
+        level.
+        """
         return LEVELS.index(self.level), not self.inflates
 
     @property
@@ -164,7 +181,9 @@ def warn(what: str, fix: str = "") -> Finding:
 
 
 def severe(count: int, total: int, what: str, fix: str, inflates: str = "") -> Finding:
-    """Scores or labels that cannot be trusted: severe for a large share of the rows, a warning for a small one."""
+    """Scores or labels that cannot be trusted: severe for a large share of the rows, a warning for a small
+    one.
+    """
     return Finding("severe" if count >= LARGE_SHARE * total else "warn", what, fix, inflates)
 
 

@@ -1,6 +1,7 @@
 """The scripts of texts: sets of characters, and which of them most letters belong to.
 
-UNSPACED are those written without blanks between words: Chinese, Japanese, Thai, Lao, Khmer, Burmese and others.
+UNSPACED are those written without blanks between words: Chinese, Japanese, Thai, Lao, Khmer, Burmese and
+others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-# A set of a regular expression: the characters of line-break classes ID and SA (Unicode Standard Annex 14), by blocks
+# A set of a regular expression: the characters of line-break classes ID and SA (Unicode Standard Annex 14),
+# by blocks
 UNSPACED = (
     "\u0e00-\u0eff"  # Thai, Lao
     "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Burmese, Shan
@@ -31,7 +33,8 @@ _CHARACTER_BY_CHARACTER = re.compile(rf"[{UNSPACED}{HANGUL}]")
 
 
 def share(texts: Iterable[str], script: str) -> float:
-    """The share of the first letters of these texts that are in such a set of characters; 0 where there is no letter.
+    """The share of the first letters of these texts that are in such a set of characters; 0 where there is no
+    letter.
 
     >>> share(["去了 Paris"], HAN), share(["2024"], LATIN)
     (0.2857142857142857, 0.0)
@@ -62,18 +65,23 @@ def has_unspaced(text: str) -> bool:
 
 @cache
 def marks() -> str:
-    """All combining marks (Unicode category M): accents, vowel signs, tones. For `re` they are not in `\\w`."""
-    return "".join(code for code in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(code)[0] == "M")
+    """All combining marks (Unicode category M): accents, vowel signs, tones. For `re` they are not
+    in `\\w`.
+    """
+    return "".join(
+        code for code in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(code)[0] == "M"
+    )
 
 
 def joined(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
     """The text that tokens are of, and the characters of each in it, end exclusive.
 
-    They are joined by spaces, but not beside a character of a script written without them; not where blank tokens say
-    where the spaces are; and not where most tokens are single characters, some of them of such a script or Korean,
-    unless two are words.
+    They are joined by spaces, but not beside a character of a script written without them; not where blank
+    tokens say where the spaces are; and not where most tokens are single characters, some of them of such a
+    script or Korean, unless two are words.
 
-    >>> joined(["I", "like", "it"])[0], joined(["私", "は", "Tom", "です"])[0], joined(["경", "찰", "은", "FBI"])[0]
+    >>> texts = (["I", "like", "it"], ["私", "は", "Tom", "です"], ["경", "찰", "은", "FBI"])
+    >>> tuple(joined(units)[0] for units in texts)
     ('I like it', '私はTomです', '경찰은FBI')
     """
     spelled = any(map(_CHARACTER_BY_CHARACTER.match, tokens))
@@ -93,7 +101,9 @@ def joined(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 def _is_single(token: str) -> bool:
     """Whether a token is one character, with its marks."""
-    return len(token) == 1 or (len(token) > 1 and all(unicodedata.category(mark)[0] in "MC" for mark in token[1:]))
+    return len(token) == 1 or (
+        len(token) > 1 and all(unicodedata.category(mark)[0] in "MC" for mark in token[1:])
+    )
 
 
 def _are_words(before: str, token: str, *, both: bool = False) -> bool:

@@ -48,10 +48,14 @@ class Part:
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapped = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
-    all_keys: Callable[[], Collection[str]] | None = None  # where rows have keys of their own: reads them, and notes it
+    all_keys: Callable[[], Collection[str]] | None = (
+        None  # where rows have keys of their own: reads them, and notes it
+    )
 
 
-def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
+def open_source(
+    spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]
+) -> dict[str, list[Part]]:
     """Split -> its parts, opened and their first rows read, in the order train, validation, test.
 
     splits: those to open; None: all that the source has.  wanted: columns to read, where columns can be read
@@ -114,7 +118,9 @@ def _beir_part(beir: Beir, split: str, name: str) -> Part:
     """The judged pairs of a split and, except for train, the other documents with an empty query."""
     rows = pairs(beir, split)
     judged = {row["document_id"] for row in rows}
-    others = {} if split == "train" else {name: text for name, text in beir.corpus.items() if name not in judged}
+    others = (
+        {} if split == "train" else {name: text for name, text in beir.corpus.items() if name not in judged}
+    )
     empty = {"query_id": "", "query": "", "grade": 0}
     rows += [{**empty, "document_id": other, "document": text} for other, text in others.items()]
     return Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, beir.findings)
@@ -160,7 +166,8 @@ def local_path(source: str) -> Path:
 
 
 def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
-    """The files of a folder by split: train.csv, dev.jsonl.gz, shards as train-00000-of-00002.parquet; or of data/.
+    """The files of a folder by split: train.csv, dev.jsonl.gz, shards as train-00000-of-00002.parquet; or of
+    data/.
 
     Of parallel texts, train.en and train.de, what their names begin with. A file is train.
     """
@@ -200,7 +207,10 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
         elif spec.format or readers:
             by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
             beside[plain.stem] += [more for reader in readers for more in reader.beside]
-    return {name: [path for path in paths if suffix_of(path) not in beside[name]] for name, paths in by_name.items()}
+    return {
+        name: [path for path in paths if suffix_of(path) not in beside[name]]
+        for name, paths in by_name.items()
+    }
 
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
@@ -231,12 +241,15 @@ def _all_keys(path: Path, spec: DataSpec, prefix: str, findings: list[Finding]) 
     begin = min(first.values(), default=0)
     late = [f"`{key}`, first in {prefix}{number}" for key, number in first.items() if number > begin]
     if late:
-        findings.append(note(f"{prefix}{begin} lacks {listed(sorted(late))}; rows without it have no value for it"))
+        findings.append(
+            note(f"{prefix}{begin} lacks {listed(sorted(late))}; rows without it have no value for it")
+        )
     return first
 
 
 def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
-    """Column, such as en -> NAME.en or NAME.en.gz: the files of the columns that `data.columns` maps; or empty.
+    """Column, such as en -> NAME.en or NAME.en.gz: the files of the columns that `data.columns` maps; or
+    empty.
 
     Raises DataError where only some of them exist.
     """
@@ -255,8 +268,8 @@ def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
 def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
     """Each line of all files as (number, {column: text}).
 
-    Raises DataError with what `read_rows` finds wrong in any of the files, or where one has fewer lines than another.
-    """
+    Raises DataError with what `read_rows` finds wrong in any of the files, or where one has fewer lines than
+    another."""
     lines = spec.model_copy(update={"format": "lines"})
     last = dict.fromkeys(files, 0)
     problems = Problems()
@@ -269,7 +282,9 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
     longest = max(last.values())
     for column in (column for column in files if last[column] < longest):
         what = f"the file ends here, but another one has {longest:,} lines"
-        problems.add(f"{files[column]}:{last[column]}", what, "A line and its translation must have the same number.")
+        problems.add(
+            f"{files[column]}:{last[column]}", what, "A line and its translation must have the same number."
+        )
     problems.raise_if_any()
 
 
@@ -281,5 +296,7 @@ def _table_part(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
         raise DataError(name, "holds no rows")
     rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)
     names = class_names(rows.features)
-    dicts = (dict(zip(b, row, strict=True)) for b in rows.iter(AT_A_TIME) for row in zip(*b.values(), strict=True))
+    dicts = (
+        dict(zip(b, row, strict=True)) for b in rows.iter(AT_A_TIME) for row in zip(*b.values(), strict=True)
+    )
     return Part(name, prefix, columns, named_rows(dicts, names, prefix), names, fingerprint=fingerprint)

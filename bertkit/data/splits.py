@@ -22,7 +22,9 @@ BINS = 10  # quantiles of scores for a stratified hold-out
 
 
 def names_of(column: Column) -> Names | None:
-    """What gives the names of the labels of one value of this column, or the types of its tags; None: no labels."""
+    """What gives the names of the labels of one value of this column, or the types of its tags; None: no
+    labels.
+    """
     names = column.names
     if column.holds == "tags":
         return lambda tags: sorted({tag.partition("-")[2] for tag in tags or () if tag != "O"})
@@ -44,10 +46,11 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Split train into (train, validation), both in their old order; the same on every platform for a seed.
 
-    share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a number
-    (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of` the target.
-    texts: columns; rows that have the same texts stay together, and so do rows with one value of `data.group_by`.
-    unordered: see `text_keys`. Raises DataError where no row can be held out.
+    share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a
+    number
+    (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of` the
+    target. texts: columns; rows that have the same texts stay together, and so do rows with one value of
+    `data.group_by`. unordered: see `text_keys`. Raises DataError where no row can be held out.
     """
     labels = _labels(train, target, names)
     units = _units(train, texts, unordered)
@@ -66,7 +69,10 @@ def hold_out(
             out.difference_update(unit)
             remaining.update(needed)
     if not 0 < len(out) < len(train):
-        why = "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) stay together"
+        why = (
+            "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) "
+            "stay together"
+        )
         raise DataError(
             "data.validation",
             f"validation: {share} of {len(train):,} rows of train cannot be held out: {why}",
@@ -87,13 +93,16 @@ def folds(
 ) -> list[int]:
     """The fold of each row, from 1 to `count`; the same on every platform for a seed.
 
-    Arguments are as for `hold_out`, by which folds are stratified and rows stay together; groups: columns whose equal
-    values stay together too. Where every row is on its own, the sizes of folds differ by one row at most, and so do
-    their numbers of rows with a label. Raises DataError where there are fewer rows or groups than folds.
-    """
+    Arguments are as for `hold_out`, by which folds are stratified and rows stay together; groups: columns
+    whose equal values stay together too. Where every row is on its own, the sizes of folds differ by one row
+    at most, and so do their numbers of rows with a label. Raises DataError where there are fewer rows or
+    groups than folds."""
     units = _units(table, texts, unordered, groups)
     if len(units) < count:
-        what = f"{count} folds of {counted(len(table), 'row')} of train, which make {counted(len(units), 'group')}: "
+        what = (
+            f"{count} folds of {counted(len(table), 'row')} of train, which make "
+            f"{counted(len(units), 'group')}: "
+        )
         what += "rows of the same texts or group stay together"
         raise DataError("folds", what, "Write fewer folds, or add rows.")
     draw = _draw(table, random.Random(seed))
@@ -115,20 +124,25 @@ def folds(
 
 
 def fold_rows(data: Data, count: int, seed: int, groups: Collection[str]) -> tuple[list[int], list[Finding]]:
-    """The fold of each training row, from 1; and a warning of labels that only one fold has, which its model never saw.
+    """The fold of each training row, from 1; and a warning of labels that only one fold has, which its model
+    never saw.
 
-    groups: columns of rows that a task groups, such as the questions about one `context`. They stay together, as do
-    rows with the same texts, and rows of one `data.group_by`. Raises DataError like `folds`.
+    groups: columns of rows that a task groups, such as the questions about one `context`. They stay together,
+    as do rows with the same texts, and rows of one `data.group_by`. Raises DataError like `folds`.
     """
     rows = data.rows["train"]
     target = data.target
     present = {name: column for name, column in data.columns.items() if name in rows.column_names}
     texts, unordered = texts_of(present)
     groups = [name for name in groups if name in present]
-    values: dict[str, Sequence[Any]] = {name: DiskList(column_values(rows, name)) for name in {*texts, *groups}}
+    values: dict[str, Sequence[Any]] = {
+        name: DiskList(column_values(rows, name)) for name in {*texts, *groups}
+    }
     values |= {target: rows[target][:]} if target else {}
     names = names_of(present[target]) if target else None
-    fold_of = folds(Table(values, data.origins["train"]), count, seed, target, names, texts, groups, unordered)
+    fold_of = folds(
+        Table(values, data.origins["train"]), count, seed, target, names, texts, groups, unordered
+    )
     seen = defaultdict[str, set[int]](set)
     for fold, value in zip(fold_of, values[target], strict=True) if target and names else ():
         for label in names(value) if names else ():
@@ -138,8 +152,11 @@ def fold_rows(data: Data, count: int, seed: int, groups: Collection[str]) -> tup
     return fold_of, [warn(what, "Add rows with these labels.")] if alone else []
 
 
-def limit_rows(table: Table, limit: int, seed: int, split: str, target: str | None, names: Names | None) -> Table:
-    """`limit` rows in their old order, stratified like a hold-out, with a row of each label while there is room.
+def limit_rows(
+    table: Table, limit: int, seed: int, split: str, target: str | None, names: Names | None
+) -> Table:
+    """`limit` rows in their old order, stratified like a hold-out, with a row of each label while there is
+    room.
 
     They are sampled with `seed`, independently of the other splits.
     """
@@ -161,9 +178,11 @@ def _labels(table: Table, target: str | None, names: Names | None) -> list[Seque
     return [names(value) for value in values] if values is not None and names else [()] * len(table)
 
 
-def _units(table: Table, texts: Sequence[str], unordered: int, groups: Collection[str] = ()) -> list[list[int]]:
-    """The rows, those together that have the same texts, or belong to one group or have the same value in one of the
-    columns `groups`, directly or by way of other rows."""
+def _units(
+    table: Table, texts: Sequence[str], unordered: int, groups: Collection[str] = ()
+) -> list[list[int]]:
+    """The rows, those together that have the same texts, or belong to one group or have the same value in one
+    of the columns `groups`, directly or by way of other rows."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -180,9 +199,15 @@ def _units(table: Table, texts: Sequence[str], unordered: int, groups: Collectio
 
 
 def _stratified(
-    units: Sequence[list[int]], table: Table, target: str | None, labels: Sequence[Sequence[str]], rng: random.Random
+    units: Sequence[list[int]],
+    table: Table,
+    target: str | None,
+    labels: Sequence[Sequence[str]],
+    rng: random.Random,
 ) -> Iterator[list[int]]:
-    """The units in a random order, every beginning of which is stratified by the target of their first rows."""
+    """The units in a random order, every beginning of which is stratified by the target of their
+    first rows.
+    """
     draw = _draw(table, rng)
     of_row = _strata(table, target, labels)
     strata: defaultdict[Any, list[list[int]]] = defaultdict(list)
@@ -215,7 +240,8 @@ def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -
 def known_only(
     tables: dict[str, Table], target: str, names: Names, known: Collection[str], policy: str
 ) -> tuple[dict[str, Table], list[Finding]]:
-    """The tables without labels of validation and test that are not in `known`, by `policy`, and what was left out.
+    """The tables without labels of validation and test that are not in `known`, by `policy`, and what was
+    left out.
 
     policy: "error" raises a DataError with split, label, count and
     first row of each; "ignore" leaves those rows out with a note. Raises DataError also when no row remains.
@@ -233,7 +259,9 @@ def known_only(
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
         for name, rows in sorted(unseen.items()):
-            what = f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
+            what = (
+                f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
+            )
             problems.append(Problem(table.origin[rows[0]], what))
             findings.append(note(f"{what} (first: {table.origin[rows[0]]}); left out"))
         if len(out) == len(table) and policy == "ignore":
@@ -241,7 +269,10 @@ def known_only(
         if out:
             known_tables[split] = table.select([i for i in range(len(table)) if i not in out])
     if problems and policy == "error":
-        fix = "correct these labels, add rows with them to train, or raise a `data.limit`; to leave these rows out, "
+        fix = (
+            "correct these labels, add rows with them to train, or raise a `data.limit`; to leave these "
+            "rows out, "
+        )
         fix += setting("unseen_labels", "ignore")
         raise DataError([*problems[:-1], problems[-1]._replace(fix=fix)])
     return known_tables, findings

@@ -1,4 +1,6 @@
-"""Extractive questions: documents in the layout of SQuAD 1.1 and 2.0, and answers in all of their usual layouts."""
+"""Extractive questions: documents in the layout of SQuAD 1.1 and 2.0, and answers in all of their usual
+layouts.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,31 @@ from bertkit.data.table import Checked, NumberedRows, Problems, Table, each_row
 from bertkit.text import Json, counted, short_repr
 
 _FORMS = (
-    'text, a list of texts or of {"text": "…", "answer_start": 0}, or {"text": […], "answer_start": […]} is expected'
+    'text, a list of texts or of {"text": "…", "answer_start": 0}, or {"text": […], "answer_start": '
+    "[…]} is expected"
 )
 
 
 def is_squad(document: object) -> bool:
-    """Whether this JSON is in the layout of SQuAD: an object with a list `data` of articles that have `paragraphs`."""
+    """Whether this JSON is in the layout of SQuAD: an object with a list `data` of articles that have
+    `paragraphs`.
+    """
     articles = document.get("data") if isinstance(document, dict) else None
-    return isinstance(articles, list) and any(isinstance(each, dict) and "paragraphs" in each for each in articles)
+    return isinstance(articles, list) and any(
+        isinstance(each, dict) and "paragraphs" in each for each in articles
+    )
 
 
 def squad_rows(document: Any, problems: Problems) -> NumberedRows:
     """The questions of a SQuAD document as (number from 1, row), in the layout of the Hub's `squad`.
 
-    A row has the texts `id`, `title`, `question` and `context`, and `answers`: {"text": [...], "answer_start":
+    A row has the texts `id`, `title`, `question` and `context`, and `answers`: {"text": [...],
+    "answer_start":
     [...]}, both empty where `is_impossible` is true. `plausible_answers` are not read.
 
     document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
-    problems: gets the articles that are not in this layout; what their fields hold is checked like that of other rows.
-    """
+    problems: gets the articles that are not in this layout; what their fields hold is checked like that of
+    other rows."""
     number = 0
     for index, article in enumerate(document["data"]):
         try:
@@ -50,8 +58,8 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
     """The answers to one question as (text, offset in the context or None), from any of their usual layouts.
 
     Known: {"text": [...], "answer_start": [...]} (the Hub's), [{"text", "answer_start"}] (SQuAD's), a list of
-    texts, one text, or an empty one for none. `answer_start` may be missing or null. Raises ValueError: anything else.
-    """
+    texts, one text, or an empty one for none. `answer_start` may be missing or null. Raises ValueError:
+    anything else."""
     if isinstance(value, str):
         return [(value, None)] if value.strip() else []
     if isinstance(value, dict):
@@ -61,7 +69,8 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
             raise ValueError(f"`answers` holds {short_repr(value)}, where {_FORMS}")
         if starts is not None and len(starts) != len(texts):
             raise ValueError(
-                f"`answers` holds {short_repr(value)}: {counted(len(texts), 'text')}, but {len(starts)} answer_start"
+                f"`answers` holds {short_repr(value)}: {counted(len(texts), 'text')}, but {len(starts)} "
+                "answer_start"
             )
         pairs = zip(texts, starts or [None] * len(texts), strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
@@ -81,10 +90,10 @@ def with_starts(answers: object, starts: list[int] | None) -> object:
 def check_answers(context: str, answers: object) -> tuple[Json, int]:
     """The answers to one question as {text, answer_start}, and how many had a wrong `answer_start`.
 
-    answers: as `read_answers` reads them; none: the question cannot be answered. An answer without `answer_start`, or
-    with a wrong one, is searched for and used if it occurs exactly once.
-    Raises ValueError like `read_answers`, and with each answer that is empty, does not occur or, where it is searched
-    for, occurs more than once.
+    answers: as `read_answers` reads them; none: the question cannot be answered. An answer without
+    `answer_start`, or with a wrong one, is searched for and used if it occurs exactly once.
+    Raises ValueError like `read_answers`, and with each answer that is empty, does not occur or, where it is
+    searched for, occurs more than once.
     """
     given = read_answers(answers)
     problems = list[str]()
@@ -113,7 +122,9 @@ def locate_answers(table: Table, split: str) -> Checked:
         moved += wrong
         return located
 
-    answers = DiskList(each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"]))
+    answers = DiskList(
+        each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"])
+    )
     return table.with_(answers=answers), list(_findings(split, names, answers, moved))
 
 
@@ -123,7 +134,9 @@ def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: i
         questions = counted(answered.total(), "question")
         yield note(f"{split}: {answered[False]:,} of {questions} without an answer in the context")
     if moved:
-        what = f"{split}: `answer_start` is wrong for {counted(moved, 'answer')}, found elsewhere in the context"
+        what = (
+            f"{split}: `answer_start` is wrong for {counted(moved, 'answer')}, found elsewhere in the context"
+        )
         yield warn(what, "Correct `answer_start` where another place is meant.")
     known = array("q", (hash(name) for name in names if name is not None))
     if len(set(known)) < len(known):
@@ -135,10 +148,14 @@ def _read_answer(number: int, answer: object) -> tuple[str, int | None]:
     if isinstance(answer, str):
         return answer, None
     if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
-        raise ValueError(f"answer {number} is {short_repr(answer)}, where text, or an object with a text, is expected")
+        raise ValueError(
+            f"answer {number} is {short_repr(answer)}, where text, or an object with a text, is expected"
+        )
     start = answer.get("answer_start")
     if start is not None and type(start) is not int:
-        raise ValueError(f"answer {number} has the answer_start {short_repr(start)}, where a whole number is expected")
+        raise ValueError(
+            f"answer {number} has the answer_start {short_repr(start)}, where a whole number is expected"
+        )
     return answer["text"], start
 
 

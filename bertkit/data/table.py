@@ -1,4 +1,6 @@
-"""Shared by the modules of this folder: problems with rows, and the rows of a split with their locations, on disk."""
+"""Shared by the modules of this folder: problems with rows, and the rows of a split with their locations, on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +63,20 @@ class Problems:
         known_fixes = {problem.fix for problem, _ in self._found.values()}
         self._found[kind or len(self._found)] = (Problem(where, what, "" if fix in known_fixes else fix), [])
         if len(self._found) == MAX_PROBLEMS:
-            raise DataError([*self._problems(), Problem("", f"… and perhaps more: {MAX_PROBLEMS} are reported")])
+            raise DataError(
+                [*self._problems(), Problem("", f"… and perhaps more: {MAX_PROBLEMS} are reported")]
+            )
 
     def add_error(self, where: str, error: ValueError, prefix: str = "") -> None:
-        """Add what a function that reads a value says of it. Those of a wrong type in one column are of one kind."""
+        """Add what a function that reads a value says of it. Those of a wrong type in one column are of one
+        kind.
+        """
         for what in error.args:
-            self.add(where, f"{prefix}{what}", kind=f"{prefix}{error.expected}" if isinstance(error, WrongType) else "")
+            self.add(
+                where,
+                f"{prefix}{what}",
+                kind=f"{prefix}{error.expected}" if isinstance(error, WrongType) else "",
+            )
 
     def take(self, error: DataError) -> None:
         """Add the problems of an error that was caught."""
@@ -115,12 +125,16 @@ class FirstSeen:
 
 @dataclass(frozen=True)
 class Origin:
-    """The location of each row of a split, in ten bytes: `origin[i]` is text such as "train.csv:12, id 4711"."""
+    """The location of each row of a split, in ten bytes: `origin[i]` is text such as "train.csv:12,
+    id 4711".
+    """
 
     files: Sequence[str]  # "train.csv:", "train.json, row "
     file: array[int] = field(default_factory=lambda: array("H"))
     number: array[int] = field(default_factory=lambda: array("q"))
-    groups: array[int] = field(default_factory=lambda: array("q"))  # equal in rows of one `data.group_by`; or empty
+    groups: array[int] = field(
+        default_factory=lambda: array("q")
+    )  # equal in rows of one `data.group_by`; or empty
     ids: Sequence[str | None] = ()  # what the column `id` holds
 
     def __getitem__(self, index: int) -> str:
@@ -163,8 +177,8 @@ def each_row(
 ) -> Iterator[T]:
     """What `read` makes of the values of each row. where: the location of a row.
 
-    Nothing is yielded after the first bad row. Raises DataError at the end, or at MAX_PROBLEMS, with the arguments of
-    every ValueError of `read`, after `prefix`.
+    Nothing is yielded after the first bad row. Raises DataError at the end, or at MAX_PROBLEMS, with the
+    arguments of every ValueError of `read`, after `prefix`.
     """
     problems = Problems()
     for row, values in enumerate(zip(*columns, strict=True)):
@@ -203,7 +217,9 @@ Checked = tuple[Table, list[Finding]]  # rows that were checked or changed, and 
 
 
 class RowRules(NamedTuple):
-    """How a task reads rows. decide: options, tables by split -> options. validate: options, rows of a split, split."""
+    """How a task reads rows. decide: options, tables by split -> options. validate: options, rows of a split,
+    split.
+    """
 
     options: Any
     decide: Callable[[Any, Mapping[str, Table]], tuple[Any, list[Finding]]]
@@ -224,7 +240,9 @@ def in_blocks(values: Iterator[T]) -> Iterator[list[T]]:
 
 
 def features_of(holds: Mapping[str, str]) -> Features:
-    """Name -> what its `Column` holds: the types of canonical columns after `convert` and `Task.validate_rows`."""
+    """Name -> what its `Column` holds: the types of canonical columns after `convert` and
+    `Task.validate_rows`.
+    """
     from datasets import Features, List, Value
 
     text = Value("string")
@@ -243,7 +261,8 @@ def features_of(holds: Mapping[str, str]) -> Features:
 def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, fingerprint: str) -> Dataset:
     """Rows, given in blocks of columns, as a data set over a memory-mapped temporary file.
 
-    The system drops its pages from memory as needed, and `release` does. Raises DataError where the disk is full.
+    The system drops its pages from memory as needed, and `release` does. Raises DataError where the disk is
+    full.
     """
     import pyarrow as pa
     from datasets import Dataset
@@ -264,13 +283,17 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     finally:
         close(file)
-    rows = Dataset(InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all()), fingerprint=fingerprint)
+    rows = Dataset(
+        InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all()), fingerprint=fingerprint
+    )
     rows.pages = Pages(content)  # for `release`
     return rows
 
 
 class Pages:
-    """The mapped file of rows. Pickled rows hold their values themselves, so that a pickled `Pages` has no file."""
+    """The mapped file of rows. Pickled rows hold their values themselves, so that a pickled `Pages` has no
+    file.
+    """
 
     def __init__(self, content: mmap.mmap | None = None) -> None:
         self._content = content
@@ -288,7 +311,9 @@ class Pages:
 
 
 def release(rows: Dataset) -> None:
-    """Take the pages of rows that `on_disk` made out of this process's memory; they are read again where needed."""
+    """Take the pages of rows that `on_disk` made out of this process's memory; they are read again where
+    needed.
+    """
     if pages := vars(rows).get("pages"):
         pages.release()
 
@@ -312,7 +337,9 @@ def first_features(features: Dataset) -> np.ndarray:
 
 
 def column_values(rows: Dataset, name: str) -> Iterator[Any]:
-    """The values of one column in order: `rows[name]` reads them one by one, which is slow, and `[:]` takes memory."""
+    """The values of one column in order: `rows[name]` reads them one by one, which is slow, and `[:]` takes
+    memory.
+    """
     for batch in rows.select_columns([name]).iter(AT_A_TIME):
         yield from batch[name]
         release(rows)
@@ -338,7 +365,9 @@ class Data:
     rows: dict[str, Dataset]  # in the order train, validation, test
     columns: dict[str, Column]  # the canonical columns that at least one split has
     target: str | None  # the one of them that is to be predicted
-    class_names: list[str]  # the data set's own names and order of the target (ClassLabel); empty if it has none
+    class_names: list[
+        str
+    ]  # the data set's own names and order of the target (ClassLabel); empty if it has none
     fingerprints: dict[str, str]  # split -> sha256 of its column names, values and their order
     findings: list[Finding]  # what loading left out or noticed
     options: Any  # of the task, with what the rows decide as they are read
@@ -356,7 +385,9 @@ def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
 
 
 Row = dict[str, Any]
-NumberedRows = Iterator[tuple[int, Row]]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
+NumberedRows = Iterator[
+    tuple[int, Row]
+]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
 
 
 def required(rows: Dataset, *names: str) -> str:

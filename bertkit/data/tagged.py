@@ -1,4 +1,6 @@
-"""Rows with tags: entities in BIO, whatever the scheme of the data, or labels; and the offsets of each row's words."""
+"""Rows with tags: entities in BIO, whatever the scheme of the data, or labels; and the offsets of each row's
+words.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ REPORTED = {  # what was done to spans, or is wrong with them -> its warning
 
 
 def named_documents(table: Table, *, wanted: bool) -> Table:
-    """The table with documents named by their file too: each CoNLL file counts its own; without them if not wanted."""
+    """The table with documents named by their file too: each CoNLL file counts its own; without them if not
+    wanted.
+    """
     values = dict(table.values)
     if not wanted:
         values.pop("document", None)
@@ -44,7 +48,8 @@ def named_documents(table: Table, *, wanted: bool) -> Table:
 
 
 def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
-    """Rows whose tags are numbers -> the same with the names of these numbers, which are indices; others as they are.
+    """Rows whose tags are numbers -> the same with the names of these numbers, which are indices; others as
+    they are.
 
     Raises DataError with the rows that hold a number without a name.
     """
@@ -65,10 +70,11 @@ def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
 
 
 def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> Checked:
-    """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: found from the tags.
+    """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: found from the
+    tags.
 
-    In the scheme `none`, tags stay as they are. Raises DataError with the location and the number of every tag that its
-    scheme does not allow.
+    In the scheme `none`, tags stay as they are. Raises DataError with the location and the number of every
+    tag that its scheme does not allow.
     """
     values = table.values["tags"]
     where = table.origin.__getitem__
@@ -79,7 +85,9 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
         tags = row["tags"]
         if tags is None:
             return None
-        units = row.get("tokens") or (words(row["text"]) if known == "none" and "text" in row else places_of(row))
+        units = row.get("tokens") or (
+            words(row["text"]) if known == "none" and "text" in row else places_of(row)
+        )
         if len(tags) != len(units):
             raise ValueError(f"{len(units)} words, but {len(tags)} tags")
         if known == "none":
@@ -124,8 +132,8 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
 def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") -> Checked:
     """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text, to learn from.
 
-    unit: of these words. `spans`, trimmed, remain for the scores. Raises DataError with the locations of spans that are
-    outside the text, or cut a word where that is not allowed, and where none of train is left.
+    unit: of these words. `spans`, trimmed, remain for the scores. Raises DataError with the locations of
+    spans that are outside the text, or cut a word where that is not allowed, and where none of train is left.
     """
     counts = Counter[str]()
     occurrences = Counter[str]()
@@ -143,7 +151,9 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
         text, spans = pair
         aligned = spans_to_tags(text, spans, alignment, unit)
         counts.update(aligned.counts)
-        if (aligned.problems or aligned.counts["misaligned"] or aligned.counts["other"]) and len(misfits) < MISFITS:
+        if (aligned.problems or aligned.counts["misaligned"] or aligned.counts["other"]) and len(
+            misfits
+        ) < MISFITS:
             misfits.append((text, spans))
         if aligned.problems:
             raise ValueError(*aligned.problems)
@@ -160,7 +170,9 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
         aligned_rows = DiskList(each_row(convert, where, values, pairs()))
     except DataError as error:
         what = "spans that cut a word can be expanded to whole words, or contracted to them"
-        cut = [Problem("", what, "train with  task: {alignment: expand}, or contract")] if counts["cut"] else []
+        cut = (
+            [Problem("", what, "train with  task: {alignment: expand}, or contract")] if counts["cut"] else []
+        )
         raise DataError([*error.problems, *(counted_otherwise() or cut)]) from None
     otherwise = counted_otherwise()
     if counts["other"] and (otherwise or 2 * counts["other"] > occurrences.total()):
@@ -177,7 +189,9 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
             fix,
         )
     findings += [
-        warn(f"{split}: {counted(counts[key], 'span')} {what}", fix) for key, what in REPORTED.items() if counts[key]
+        warn(f"{split}: {counted(counts[key], 'span')} {what}", fix)
+        for key, what in REPORTED.items()
+        if counts[key]
     ]
     if lost := [f"{name} {number:,}" for name, number in occurrences.items() if name not in kept]:
         what = f"{split}: types of which no span is left: {listed(lost)}"
@@ -191,7 +205,9 @@ def given_entities(rows: Dataset, unit: Unit) -> dict[int, list[tuple[Any, ...]]
     if not {"text", "spans"}.issubset(rows.column_names):
         return {}
     gold = dict[int, list[tuple[Any, ...]]]()
-    for row, columns in enumerate(zip(*(column_values(rows, name) for name in ("text", "tags", "spans")), strict=True)):
+    for row, columns in enumerate(
+        zip(*(column_values(rows, name) for name in ("text", "tags", "spans")), strict=True)
+    ):
         text, tags, spans = columns
         if spans is None:
             continue

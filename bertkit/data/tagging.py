@@ -1,8 +1,8 @@
 """Named entities as tags of words in the schemes IOB1, BIO and BIOES, and the entities that tags describe.
 
-A tag is O or PREFIX-TYPE; a type may contain hyphens. In IO it is O or TYPE. In the scheme `none` it is the label of a
-word, such as its part of speech, and there are no entities. IOB1 is from Ramshaw and Marcus 1995, BIO (there IOB2) from
-Tjong Kim Sang and Veenstra 1999. BIOES has other letters in
+A tag is O or PREFIX-TYPE; a type may contain hyphens. In IO it is O or TYPE. In the scheme `none` it is the
+label of a word, such as its part of speech, and there are no entities. IOB1 is from Ramshaw and Marcus 1995,
+BIO (there IOB2) from Tjong Kim Sang and Veenstra 1999. BIOES has other letters in
 BILOU (Ratinov and Roth 2009; L for E, U for S), BMES (M for I) and BMEWO (W for S).
 """
 
@@ -23,8 +23,8 @@ BIOES = str.maketrans("LUMW", "ESIS")  # letters of other schemes -> those of BI
 def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     """The scheme of a data set, from the tags of its sentences; BIO where they fit several.
 
-    BIOES: a tag has E- or S-, or a letter that BIOES lacks. IOB1: an I- begins an entity, and every B- directly follows
-    an entity of its type. Raises ValueError for a tag that no scheme has.
+    BIOES: a tag has E- or S-, or a letter that BIOES lacks. IOB1: an I- begins an entity, and every B-
+    directly follows an entity of its type. Raises ValueError for a tag that no scheme has.
     """
     ends = False
     begun_by_i = False
@@ -41,10 +41,11 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
 
 
 def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
-    """The tags of a sentence in BIO, and how many of them were repaired: an I-X of BIO that follows no X begins one.
+    """The tags of a sentence in BIO, and how many of them were repaired: an I-X of BIO that follows no X
+    begins one.
 
-    Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; in BIOES, one that continues
-    an entity that did not begin, or an entity that does not end.
+    Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; in BIOES, one that
+    continues an entity that did not begin, or an entity that does not end.
     """
     if scheme == "IO":
         tags = ["O" if tag == "O" else f"I-{tag.removeprefix('I-')}" for tag in tags]
@@ -59,7 +60,9 @@ def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
         if scheme == "BIOES" and before[0] in "BI":
             raise ValueError(f"tag {number - 1}, {before!r}: the entity does not end with E-{before[2:]}")
         if scheme == "BIOES":
-            raise ValueError(f"tag {number}, {tag!r}: continues an entity that did not begin with B-{tag[2:]}")
+            raise ValueError(
+                f"tag {number}, {tag!r}: continues an entity that did not begin with B-{tag[2:]}"
+            )
         repaired += 1
     return tags_of(entities(tags), len(tags), "BIO"), repaired
 
@@ -80,7 +83,8 @@ def tags_of(spans: Iterable[Entity], words: int, scheme: Learned) -> list[str]:
 
 
 def tag_names(types: Sequence[str], scheme: Learned) -> list[str]:
-    """All tags of these types, in the order of their ids: O, then B-, I- (BIOES: B-, I-, E-, S-) of each type.
+    """All tags of these types, in the order of their ids: O, then B-, I- (BIOES: B-, I-, E-, S-) of each
+    type.
 
     In the scheme `none` the labels themselves.
     """
@@ -93,7 +97,8 @@ def tag_names(types: Sequence[str], scheme: Learned) -> list[str]:
 def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities of a sentence in IOB1, BIO or BIOES by the lenient rules of conlleval (CoNLL-2000).
 
-    An I- or E- that continues nothing begins an entity; an entity without an end tag ends before the next tag.
+    An I- or E- that continues nothing begins an entity; an entity without an end tag ends before the next
+    tag.
     """
     spans: list[Entity] = []
     for index, (before, tag) in enumerate(pairwise(["O", *tags])):
@@ -117,7 +122,8 @@ def strict_entities(tags: Sequence[str], scheme: Learned = "BIO") -> list[Entity
 
 
 def invalid(tags: Sequence[str], scheme: Learned = "BIO") -> int:
-    """Number of transitions that the scheme does not allow, those into the first and out of the last word too.
+    """Number of transitions that the scheme does not allow, those into the first and out of the last word
+    too.
 
     BIO: to I-X from anything but B-X and I-X. BIOES: that for I-X and E-X, and from B-X and I-X to all else.
     """
@@ -129,7 +135,10 @@ def word_tags(tags: Sequence[str], words: Sequence[int], scheme: Learned) -> lis
     if scheme == "none":
         return [tags[word] for word in words]
     index_of = {word: index for index, word in enumerate(words)}
-    spans = ((kind, [index_of[w] for w in range(first, end) if w in index_of]) for kind, first, end in entities(tags))
+    spans = (
+        (kind, [index_of[w] for w in range(first, end) if w in index_of])
+        for kind, first, end in entities(tags)
+    )
     return tags_of([(kind, some[0], some[-1] + 1) for kind, some in spans if some], len(words), scheme)
 
 
@@ -144,9 +153,13 @@ def _allowed(before: str, tag: str, scheme: Scheme | Learned) -> bool:
 
 
 def without_prefixes(tags: Iterable[str]) -> bool:
-    """Whether these tags are labels, or types of entities in IO: none of them has a prefix, and some are not O."""
+    """Whether these tags are labels, or types of entities in IO: none of them has a prefix, and some are not
+    O.
+    """
     others = {tag for tag in tags if tag != "O"}
-    return bool(others) and not any(tag[1:2] == "-" and tag[0] in _PREFIXES["BIOES"] and tag[2:] for tag in others)
+    return bool(others) and not any(
+        tag[1:2] == "-" and tag[0] in _PREFIXES["BIOES"] and tag[2:] for tag in others
+    )
 
 
 def check_prefixes(tags: Sequence[str], scheme: Scheme) -> None:

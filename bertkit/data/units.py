@@ -1,4 +1,6 @@
-"""What has a tag: the words of a text, its characters, or the tokens that the data have; decided once, from train."""
+"""What has a tag: the words of a text, its characters, or the tokens that the data have; decided once, from
+train.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def text_of(row: Record) -> str:
 
 
 def places_of(row: Record) -> Places:
-    """The characters of everything that has a tag in a row: its tokens, or else the words or characters of its text.
+    """The characters of everything that has a tag in a row: its tokens, or else the words or characters of
+    its text.
 
     Raises ValueError where a token is not in the text.
     """
@@ -97,7 +100,8 @@ def has_own_units(table: Table) -> bool:
 
 
 def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Places]]:
-    """The text of each row, and the offsets of what has a tag in it: of tokens themselves where `unit` is `given`.
+    """The text of each row, and the offsets of what has a tag in it: of tokens themselves where `unit` is
+    `given`.
 
     With `words` tokens that make a text by spaces alone have the tags, too.
     """
@@ -123,13 +127,17 @@ def words_of(rows: Dataset, unit: Unit) -> list[list[str]]:
 def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, list[Finding]]:
     """The coarsest unit that cuts no entity of these rows, and whether a few are cut all the same.
 
-    `given`: the tokens of the data, where raw text is divided otherwise. plain: tags are labels, not entities.
+    `given`: the tokens of the data, where raw text is divided otherwise. plain: tags are labels, not
+    entities.
     """
     if "tokens" in table.values and (plain or has_own_units(table)):
         otherwise = sum(places_of(row) != words(text_of(row)) for row in rows_of(table))
         if not otherwise:
             return "words", False, []
-        what = f"of {counted(len(table), 'sentence')} of {split}, {otherwise:,} would be divided otherwise as raw text"
+        what = (
+            f"of {counted(len(table), 'sentence')} of {split}, {otherwise:,} would be divided otherwise "
+            "as raw text"
+        )
         return "given", False, [note(f"{what}: answers to a text have the flag `other_words`")]
     if plain or not {"tags", "spans"} & table.values.keys():
         return "words", False, []
@@ -142,7 +150,10 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
         few = 0 < cut <= MISALIGNED * total and not (unspaced and unit == "words")
         if unit == "characters" or not cut or few or offsets.likely_unit(misfits):
             break
-        what = f"units: characters, since {share(cut, total)} of the entities of {split} begin or end inside a word"
+        what = (
+            f"units: characters, since {share(cut, total)} of the entities of {split} begin or end "
+            "inside a word"
+        )
         fix = "If their offsets are wrong, correct them: with  task: {words: words}  such a span is an error."
         findings.append(warn(f"{what}; {example}", fix) if latin else note(f"{what}; {example}"))
     if few:
@@ -152,7 +163,9 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
 
 
 def python_spans(table: Table, split: str) -> tuple[Callable[[], Iterator[Marked]], list[Finding]]:
-    """What gives the texts and spans of all rows, with offsets in code points; no spans where they cannot be read."""
+    """What gives the texts and spans of all rows, with offsets in code points; no spans where they cannot be
+    read.
+    """
 
     def readable() -> Iterator[Marked]:
         for text, value in zip(table.values["text"], table.values["spans"], strict=True):
@@ -170,8 +183,12 @@ def python_spans(table: Table, split: str) -> tuple[Callable[[], Iterator[Marked
     return (moved if in_utf_16 else readable), findings
 
 
-def _cut(pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit) -> tuple[int, int, str, list[Marked]]:
-    """How many spans there are, how many of them cut a unit, the first of those, and rows whose spans do not fit."""
+def _cut(
+    pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit
+) -> tuple[int, int, str, list[Marked]]:
+    """How many spans there are, how many of them cut a unit, the first of those, and rows whose spans do not
+    fit.
+    """
     total = 0
     cut = 0
     example = ""
@@ -188,7 +205,9 @@ def _cut(pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit) -> tu
 
 
 def _read(row: Record, number: int) -> tuple[str, Places]:
-    """The text of a row, and the characters of its tokens in it. Raises RowsError where they are not there."""
+    """The text of a row, and the characters of its tokens in it. Raises RowsError where they are not
+    there.
+    """
     if "text" not in row:
         return joined(row["tokens"])
     if "tokens" not in row:
@@ -207,7 +226,10 @@ def _located(tokens: Sequence[str], text: str) -> Places:
         after_blanks = _BLANKS.match(text, end)
         start = end if text.startswith(token, end) or not after_blanks else after_blanks.end()
         if not text.startswith(token, start):
-            what = f"token {number}, {token!r}, is not in the text at character {start}: {text[start : start + 20]!r}"
+            what = (
+                f"token {number}, {token!r}, is not in the text at character {start}: "
+                f"{text[start : start + 20]!r}"
+            )
             raise ValueError(f"{what}; data: {{columns: {{tokens: tokens}}}} reads the tokens alone")
         end = start + len(token)
         places.append((start, end))

@@ -1,4 +1,6 @@
-"""Values of canonical columns: what files and callers give, as the one type that each kind of column holds."""
+"""Values of canonical columns: what files and callers give, as the one type that each kind of column
+holds.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) ->
 def read_inputs(
     rows: Sequence[Any], schema: Schema, inputs: Sequence[frozenset[str]], mapped: Mapped, start: int = 0
 ) -> dict[str, list[Any]]:
-    """Rows that a caller gives, each a text or a mapping -> their input and context columns, by canonical name.
+    """Rows that a caller gives, each a text or a mapping -> their input and context columns, by canonical
+    name.
 
     inputs: alternatives, such as `schema.inputs`; the first row decides which one all rows have.
     mapped: canonical column -> column of the rows; the canonical name is understood as well.
@@ -97,17 +100,23 @@ def read_inputs(
 
 def has_columns(row: Record, names: Iterable[str], mapped: Mapped) -> bool:
     """Whether a caller's row has these canonical columns, under their names or as mapped."""
-    return all(name in row or all(each in row for each in columns_of(mapped.get(name, name))) for name in names)
+    return all(
+        name in row or all(each in row for each in columns_of(mapped.get(name, name))) for name in names
+    )
 
 
 def given_cell(row: Record, name: str, mapped: Mapped) -> Any:
-    """A caller's value for a canonical column: from the mapped columns if all are there, else from its own name."""
+    """A caller's value for a canonical column: from the mapped columns if all are there, else from its own
+    name.
+    """
     source = mapped.get(name, name)
     return cell(row, source if all(each in row for each in columns_of(source)) else name)
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with lone surrogates, which no encoding can hold, as U+FFFD, and with pairs of them as one character."""
+    """The text with lone surrogates, which no encoding can hold, as U+FFFD, and with pairs of them as one
+    character.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -135,14 +144,17 @@ def is_blank(value: object) -> bool:
 
 
 def folded(text: str) -> str:
-    """What texts that differ only in case, whitespace, Unicode's compatibility forms or invisible characters share."""
+    """What texts that differ only in case, whitespace, Unicode's compatibility forms or invisible characters
+    share.
+    """
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text))
     return " ".join(text.casefold().split())
 
 
 def text_keys(*columns: Iterable[str | Sequence[str]], unordered: int = 0) -> Iterator[int | None]:
-    """For each row a number that rows with the same texts share, by `folded`; None for a row without any text.
+    """For each row a number that rows with the same texts share, by `folded`; None for a row without any
+    text.
 
     unordered: of so many of the first columns, the order of the texts does not count.
     """
@@ -217,12 +229,16 @@ def _labels(value: Any) -> list[str] | None:
     if any(isinstance(part, float | list) for part in value):
         raise WrongColumn(f"holds {short_repr(value)}; write the names of the labels, not a vector")
     if any(isinstance(part, str) and "|" in part for part in value):
-        raise WrongColumn(f"holds {short_repr(value)}; a label cannot contain |, which separates labels in csv output")
+        raise WrongColumn(
+            f"holds {short_repr(value)}; a label cannot contain |, which separates labels in csv output"
+        )
     names = [name for part in value if (name := _label(part)) is not None]
     if len(names) != len(value):
         raise ValueError(f"holds {short_repr(value)}, with an empty label")
     if len(set(names)) != len(names):
-        raise ValueError(f"holds {short_repr(value)}, with a label twice; write the names of the labels, not 0 and 1")
+        raise ValueError(
+            f"holds {short_repr(value)}, with a label twice; write the names of the labels, not 0 and 1"
+        )
     return names
 
 
@@ -285,7 +301,9 @@ def _starts(value: Any) -> list[int] | None:
         return None
     values = value if isinstance(value, list) else [value]
     with suppress(ValueError):
-        starts = [int(number) for each in values if (number := _number(each)) is not None and number.is_integer()]
+        starts = [
+            int(number) for each in values if (number := _number(each)) is not None and number.is_integer()
+        ]
         if len(starts) == len(values):
             return starts
     raise WrongType(value, "a whole number, or a list of them,")
@@ -305,7 +323,9 @@ def _value(value: Any) -> str | None:
 
 
 def read_name(value: Any) -> str | None:
-    """What something is called, as text; None: it is missing. Raises ValueError for a fraction or a rounded number."""
+    """What something is called, as text; None: it is missing. Raises ValueError for a fraction or a rounded
+    number.
+    """
     name = _value(value)
     if name and isinstance(value, float) and not value.is_integer():
         raise ValueError(f"holds {value!r}, a fraction, which names nothing; {_AS_TEXT}")

@@ -16,7 +16,9 @@ from bertkit.data.tagging import Entity, tags_of
 from bertkit.text import Record, counted, short_repr
 
 Alignment = Literal["strict", "expand", "contract"]
-Unit = Literal["words", "characters", "given"]  # what has a tag; given: tokens of the data, and words where a text is
+Unit = Literal[
+    "words", "characters", "given"
+]  # what has a tag; given: tokens of the data, and words where a text is
 
 # of category Cf
 ZERO_WIDTH_SPACE = "\u200b"
@@ -43,16 +45,16 @@ class Aligned(NamedTuple):
 
 
 def words(text: str, unit: Unit = "words") -> Places:
-    r"""Offsets (start, end exclusive) of the words of a text, in order; only whitespace and format characters are
-    between them. With the unit `characters`, of its characters.
+    r"""Offsets (start, end exclusive) of the words of a text, in order; only whitespace and format characters
+    are between them. With the unit `characters`, of its characters.
 
-    A word is a run of `\w` (letters, digits, _), or any other single character that is neither whitespace nor a format
-    character: apostrophes, hyphens, control characters, each emoji. A letter of a script that is written without spaces
-    (`scripts.UNSPACED`) is a word by itself, as ideographs are to BERT's tokenizer.
-    Combining marks (Unicode category M: accents, vowel signs, variation selectors) belong to the letter before them. So
-    do format characters (category Cf: joiners, soft hyphens, marks of direction) between the characters of one word,
-    except the zero-width space, which divides words. A zero-width joiner joins what is around it.
-    """
+    A word is a run of `\w` (letters, digits, _), or any other single character that is neither whitespace nor
+    a format character: apostrophes, hyphens, control characters, each emoji. A letter of a script that is
+    written without spaces (`scripts.UNSPACED`) is a word by itself, as ideographs are to BERT's tokenizer.
+    Combining marks (Unicode category M: accents, vowel signs, variation selectors) belong to the letter
+    before them. So do format characters (category Cf: joiners, soft hyphens, marks of direction) between the
+    characters of one word, except the zero-width space, which divides words. A zero-width joiner joins what
+    is around it."""
     return [match.span() for match in _pattern(unit == "characters").finditer(text)]
 
 
@@ -61,12 +63,12 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit
 
     unit: of `words`, which are called words here.
 
-    Counted: `other`, has a text of its own that is another; `trimmed`, outer whitespace and format characters removed;
-    `empty`, dropped: nothing else; `misaligned`, cut a word and was expanded or contracted to whole words; `cut`, with
-    strict: cut a word, which is a problem; `lost`, dropped: contracted to nothing; `overlapping`, dropped: shares a
-    word with a longer span, or with an earlier
-    one of its length. In `problems`: offsets that are not whole numbers or not in the text, an end before the start, a
-    missing key, a label that is not text, and with strict a span that cuts a word.
+    Counted: `other`, has a text of its own that is another; `trimmed`, outer whitespace and format characters
+    removed; `empty`, dropped: nothing else; `misaligned`, cut a word and was expanded or contracted to whole
+    words; `cut`, with strict: cut a word, which is a problem; `lost`, dropped: contracted to nothing;
+    `overlapping`, dropped: shares a word with a longer span, or with an earlier
+    one of its length. In `problems`: offsets that are not whole numbers or not in the text, an end before the
+    start, a missing key, a label that is not text, and with strict a span that cuts a word.
     """
     offsets = words(text, unit)
     starts = [start for start, _ in offsets]
@@ -127,9 +129,9 @@ def gold_entities(offsets: Places, spans: Iterable[Record]) -> list[tuple[Any, .
 def read_spans(value: object) -> list[Span]:
     """The spans of one row as {start, end, label, text}; a key they lack is left out.
 
-    Read are lists of [start, end, label] or objects, also as JSON text. An object may have the pair of offsets in
-    `span` or `offsets`, or a `length` in place of an end, other names for its keys, and its one label in a list.
-    Raises ValueError: anything else, or a span with several labels.
+    Read are lists of [start, end, label] or objects, also as JSON text. An object may have the pair of
+    offsets in `span` or `offsets`, or a `length` in place of an end, other names for its keys, and its one
+    label in a list. Raises ValueError: anything else, or a span with several labels.
     """
     if isinstance(value, str):
         try:
@@ -145,13 +147,16 @@ def read_spans(value: object) -> list[Span]:
 def _pattern(characters: bool) -> re.Pattern[str]:
     # `re` has no class for categories; the library `regex` has, but its whitespace is not that of str.strip.
     codes = map(chr, range(sys.maxunicode + 1))
-    formats = "".join(code for code in codes if unicodedata.category(code) == "Cf" and code != ZERO_WIDTH_SPACE)
+    formats = "".join(
+        code for code in codes if unicodedata.category(code) == "Cf" and code != ZERO_WIDTH_SPACE
+    )
     other = rf"[^\s{formats}{ZERO_WIDTH_SPACE}][{marks()}]*"
     joins = rf"(?:[{formats}]+[{marks()}]+)*"
     word = f"{other}{joins}"
     if not characters:
         letters = rf"[^\W{UNSPACED}]+(?:[{marks()}]+[^\W{UNSPACED}]*)*"
-        word = rf"(?:{letters}(?:[{formats}]+(?:[{marks()}]+|{letters})+)*|[{UNSPACED}][{marks()}]*{joins}|{other})"
+        spaced = rf"{letters}(?:[{formats}]+(?:[{marks()}]+|{letters})+)*"
+        word = rf"(?:{spaced}|[{UNSPACED}][{marks()}]*{joins}|{other})"
     return re.compile(rf"{word}(?:{JOINER}{word})*")
 
 

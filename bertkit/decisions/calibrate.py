@@ -9,7 +9,15 @@ from typing import Any
 
 from bertkit.data import fingerprint, log_findings
 from bertkit.data.disk_list import DiskList
-from bertkit.decisions.goals import ThresholdTarget, changes, decided, few_rows, fitted, kind_of, threshold_target
+from bertkit.decisions.goals import (
+    ThresholdTarget,
+    changes,
+    decided,
+    few_rows,
+    fitted,
+    kind_of,
+    threshold_target,
+)
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.similarity import LabelledPairs
 from bertkit.files import read_json, write_json
@@ -21,7 +29,14 @@ from bertkit.tasks.base import Task
 from bertkit.text import Json
 from bertkit.training.finish import write_reports
 
-FITTED = ("temperature", "thresholds", "threshold", "cutoffs", "null_threshold", "conformal")  # options set here
+FITTED = (
+    "temperature",
+    "thresholds",
+    "threshold",
+    "cutoffs",
+    "null_threshold",
+    "conformal",
+)  # options set here
 
 
 def calibrate(
@@ -38,19 +53,21 @@ def calibrate(
 
     What the recipe fixed is fitted too. source: a run, or a model folder trained by bertkit.
     data: labelled rows, as for `evaluate`; None: the run's validation rows. overrides: as for `evaluate`.
-    precision: instead of the threshold of best F1, the lowest one of each label with at least this precision on these
-    rows; below it a single label is None. recall: the highest one with at least this recall. overall: one threshold of
-    all labels, with this precision over all answers. label: only the threshold of this label is fitted, and all else
-    stays; a single label is then given from its threshold on, also where another one is more probable, and below it
-    never. A label whose threshold was chosen on fewer than 10 rows that have it is named in a warning.
+    precision: instead of the threshold of best F1, the lowest one of each label with at least this precision
+    on these rows; below it a single label is None. recall: the highest one with at least this recall.
+    overall: one threshold of all labels, with this precision over all answers. label: only the threshold of
+    this label is fitted, and all else stays; a single label is then given from its threshold on, also where
+    another one is more probable, and below it never. A label whose threshold was chosen on fewer than 10 rows
+    that have it is named in a warning.
 
-    Returns `rows`, `sha256` of the rows, `goal`, `options` (what is now in use), and `before` (with what the run was
-    scored). These are also written into config.json and into the run's results.json, whose scores stay as they are.
-    `labels` has for each label its `threshold`, `precision`, `recall`, `f1` and `support` on these rows. `overall`,
-    where there are labels, has the `accuracy` of rows, the `precision` of all labels given, and of single labels the
-    share of rows `answered` with one. Both
+    Returns `rows`, `sha256` of the rows, `goal`, `options` (what is now in use), and `before` (with what the
+    run was scored). These are also written into config.json and into the run's results.json, whose scores
+    stay as they are. `labels` has for each label its `threshold`, `precision`, `recall`, `f1` and `support`
+    on these rows. `overall`, where there are labels, has the `accuracy` of rows, the `precision` of all
+    labels given, and of single labels the share of rows `answered` with one. Both
     have the same under `before`, with the options in use so far.
-    Raises ModelError, DataError, RecipeError, and UserError where there is nothing to fit, or the goal is out of reach.
+    Raises ModelError, DataError, RecipeError, and UserError where there is nothing to fit, or the goal is out
+    of reach.
 
     >>> bertkit.calibrate("runs/quickstart")["options"]["temperature"] > 0
     True
@@ -97,7 +114,9 @@ def _folder(source: str | Path) -> Path:
     return folder
 
 
-def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget) -> tuple[Task, Json]:
+def _fitted(
+    predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget
+) -> tuple[Task, Json]:
     """The task with what is fitted on these rows, and what that changes. Raises UserError."""
     task = predictor.task
     runner = predictor.predict_features
@@ -106,7 +125,8 @@ def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: Thresho
         task = base.calibrate(replace(task, options=free), rows, runner)
     if all(getattr(task.options, name) is None for name in names):
         raise UserError(
-            "the model", f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit"
+            "the model",
+            f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit",
         )
     if not kind_of(task):
         return task, {"labels": []}

@@ -1,4 +1,6 @@
-"""What decisions are fitted for: a goal, the options that reach it on labelled rows, and what these change there."""
+"""What decisions are fitted for: a goal, the options that reach it on labelled rows, and what these change
+there.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def threshold_target(
     task: Task, precision: float | None, recall: float | None, label: str | None, overall: bool
 ) -> ThresholdTarget:
     """The goal that `calibrate` is called with. Raises UserError where it does not apply to the task."""
-    asked = {name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None}
+    asked = {
+        name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None
+    }
     if len(asked) > 1:
         raise UserError("precision and recall exclude each other: give one of them")
     if overall and (label or not asked):
@@ -100,7 +104,9 @@ class LabelDecisions(NamedTuple):
 
 
 def decided(task: Task, graded: Graded) -> LabelDecisions:
-    """The labels that a task with a `kind_of` gave. Of two labels by cosine, only the second has a threshold."""
+    """The labels that a task with a `kind_of` gave. Of two labels by cosine, only the second has a
+    threshold.
+    """
     if isinstance(graded, LabelledPairs):
         scores, truth = (np.asarray(each)[:, None] for each in (graded.cosines, graded.similar))
         name = names_of(task.options.labels)[1]
@@ -113,13 +119,18 @@ def decided(task: Task, graded: Graded) -> LabelDecisions:
         np.asarray(ids)[:, None] == np.arange(len(names)) if single else ids == 1
         for ids in (graded.references, graded.given)
     )
-    limits = [] if graded.thresholds is None else label_thresholds(graded.thresholds, names, 0.0 if single else 0.5)
+    limits = (
+        []
+        if graded.thresholds is None
+        else label_thresholds(graded.thresholds, names, 0.0 if single else 0.5)
+    )
     thresholds = dict(zip(names, limits, strict=False))
     return LabelDecisions(names, graded.table, truth, assigned, thresholds, single, graded.cutoffs or {})
 
 
 def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
-    """The options that reach the goal on these rows; nothing for the best F1 of all labels, which training fits.
+    """The options that reach the goal on these rows; nothing for the best F1 of all labels, which training
+    fits.
 
     Raises UserError, which names the labels that do not reach it.
     """
@@ -157,7 +168,9 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
 
 def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[str, Floats, Bools, Bools]]:
     """For each threshold to be chosen: its label, or ALL; scores, truth, and which rows it decides about."""
-    takes_away = decided.single and goal.label is None  # such a threshold gives no label that is not the best one
+    takes_away = (
+        decided.single and goal.label is None
+    )  # such a threshold gives no label that is not the best one
     rows = decided.given if takes_away else np.full(decided.given.shape, True)
     if goal.overall:
         yield ALL, decided.scores, decided.truth, rows
@@ -169,7 +182,9 @@ def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[s
 
 def few_rows(labels: Sequence[Record], goal: ThresholdTarget) -> Iterator[Finding]:
     """Thresholds that few rows decided. labels: as `calibrate` returns them."""
-    chosen = [each for each in labels if each["threshold"] is not None and goal.label in (None, each["label"])]
+    chosen = [
+        each for each in labels if each["threshold"] is not None and goal.label in (None, each["label"])
+    ]
     counts = {each["label"]: each["support"] for each in chosen}
     if goal.overall:
         counts = {"all labels": sum(counts.values())}

@@ -1,4 +1,6 @@
-"""Batches: columns of features as NumPy arrays of one width, which features go together, and the windows of rows."""
+"""Batches: columns of features as NumPy arrays of one width, which features go together, and the windows of
+rows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 BatchSize = int | Batching  # features, or slots
-CPU_SLOTS = 2048  # whose states stay in a processor's caches: a fifth faster than 8,192 (benchmarks/encode.py)
+CPU_SLOTS = (
+    2048  # whose states stay in a processor's caches: a fifth faster than 8,192 (benchmarks/encode.py)
+)
 Arrays = dict[str, np.ndarray]
 T = TypeVar("T")
 
@@ -69,13 +73,17 @@ def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray:
     return table
 
 
-def batches_by_length(lengths: Sequence[int], batch_size: BatchSize, on_cpu: bool = False) -> list[np.ndarray]:
+def batches_by_length(
+    lengths: Sequence[int], batch_size: BatchSize, on_cpu: bool = False
+) -> list[np.ndarray]:
     """Feature indices in batches of nearly one length, longest first, for prediction.
 
     on_cpu: a batch of several features has at most `CPU_SLOTS` slots, too.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
-    rows, slots = (len(order), batch_size.tokens) if isinstance(batch_size, Batching) else (batch_size, math.inf)
+    rows, slots = (
+        (len(order), batch_size.tokens) if isinstance(batch_size, Batching) else (batch_size, math.inf)
+    )
     if len(order) and rows < 1:
         raise ValueError(f"a batch of {rows} rows")
     slots = min(slots, CPU_SLOTS) if on_cpu else slots
@@ -93,7 +101,9 @@ SOFT = "soft"  # the column of the teacher's outputs for a feature, (numbers,)
 
 @dataclass(frozen=True)
 class Collator:
-    """Columns of features -> a batch of tensors: padding, and nothing else; without padding no `attention_mask`."""
+    """Columns of features -> a batch of tensors: padding, and nothing else; without padding no
+    `attention_mask`.
+    """
 
     padding: Mapping[str, int | float]  # column -> its padding value
 
@@ -106,11 +116,15 @@ class Collator:
         """The arrays of `pad`, as tensors."""
         import torch
 
-        return {name: torch.from_numpy(values) for name, values in unmasked(pad(columns, self.padding)).items()}
+        return {
+            name: torch.from_numpy(values) for name, values in unmasked(pad(columns, self.padding)).items()
+        }
 
 
 def row_windows(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The first window of each row `(rows,)` and the row of each window `(windows,)`, as indices into this batch."""
+    """The first window of each row `(rows,)` and the row of each window `(windows,)`, as indices into this
+    batch.
+    """
     import torch
 
     _, row_of_window, counts = torch.unique_consecutive(batch["row"], return_inverse=True, return_counts=True)

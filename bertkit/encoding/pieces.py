@@ -27,7 +27,9 @@ class Tokenized:
     ends: Ints  # (tokens,)
 
     def cover(self, start: int, end: int) -> tuple[int, int] | None:
-        """The first and the last token that share a character with `start` to `end`; None where there is none."""
+        """The first and the last token that share a character with `start` to `end`; None where there is
+        none.
+        """
         first = int(np.searchsorted(self.ends, start, side="right"))
         last = int(np.searchsorted(self.starts, end, side="left")) - 1
         return (first, last) if first <= last else None
@@ -60,7 +62,9 @@ def unread(texts: Iterable[Sequence[int]], unknown: int | None) -> int:
 
 
 def template(tokenizer: PreTrainedTokenizerBase, texts: int) -> tuple[list[list[int]], list[int]]:
-    """The special tokens before, between and after so many texts (1 or 2), and the token type of each text."""
+    """The special tokens before, between and after so many texts (1 or 2), and the token type of
+    each text.
+    """
     encoded = tokenizer(*["a"] * texts, return_token_type_ids=True)
     ids = encoded["input_ids"]
     types = encoded["token_type_ids"]
@@ -72,9 +76,11 @@ def template(tokenizer: PreTrainedTokenizerBase, texts: int) -> tuple[list[list[
 
 
 def cover(length: int, room: int, stride: int) -> list[tuple[int, int, int, int]]:
-    """Windows of at most `room` tokens over `length`, which share at least `stride`: (low, high, first, last).
+    """Windows of at most `room` tokens over `length`, which share at least `stride`: (low, high, first,
+    last).
 
-    A window reads `low` to `high` and owns `first` to `last`, all ends exclusive. The border between two windows is
+    A window reads `low` to `high` and owns `first` to `last`, all ends exclusive. The border between two
+    windows is
     the middle of what they share, so that every token is owned where it has most context.
     """
     lows = [*range(0, length - room, room - stride), max(length - room, 0)]

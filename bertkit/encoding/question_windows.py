@@ -1,4 +1,6 @@
-"""Questions and contexts to windows of tokens: the whole question in each, the context in overlapping parts."""
+"""Questions and contexts to windows of tokens: the whole question in each, the context in
+overlapping parts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ LEAST_ROOM = 8  # tokens of the context that must fit in a window with the quest
 
 @dataclass(frozen=True)
 class Windows(Columns):
-    """The features of a chunk of rows, with the contexts as they were tokenized, which decoding reads again."""
+    """The features of a chunk of rows, with the contexts as they were tokenized, which decoding
+    reads again.
+    """
 
     contexts: Sequence[Tokenized]  # of each row
 
@@ -35,12 +39,25 @@ def encode_pairs(
 ) -> Encoded:
     """Features of each pair, in order; several where the context is longer than fits.
 
-    Columns: the tokenizer's model inputs, each `(tokens,)`; `row`; `length` in tokens; `low` and `count`, the tokens
-    of the context in the window; `place`, the position of the first of them; `first` and `end`, those that have most
-    context in this window; `unread`, see there. Raises RowsError with the questions that leave no room.
+    Columns: the tokenizer's model inputs, each `(tokens,)`; `row`; `length` in tokens; `low` and `count`, the
+    tokens
+    of the context in the window; `place`, the position of the first of them; `first` and `end`, those that
+    have most context in this window; `unread`, see there. Raises RowsError with the questions that leave no
+    room.
     """
     (before, between, after), types = template(tokenizer, 2)
-    windows = ("row", "length", "low", "count", "place", "first", "end", "unread", "input_ids", "token_type_ids")
+    windows = (
+        "row",
+        "length",
+        "low",
+        "count",
+        "place",
+        "first",
+        "end",
+        "unread",
+        "input_ids",
+        "token_type_ids",
+    )
     columns: Encoded = {name: [] for name in windows}
     special = len(before) + len(between) + len(after)
     problems = []
@@ -69,11 +86,13 @@ def encode_pairs(
 def label_windows(
     columns: Mapping[str, Sequence[Any]], answers: Sequence[Record], contexts: Sequence[Tokenized]
 ) -> list[list[int]]:
-    """For each window the tokens at which the row's first answer starts and ends; twice 0, the first special token,
-    where the window does not contain it."""
+    """For each window the tokens at which the row's first answer starts and ends; twice 0, the first special
+    token, where the window does not contain it."""
     gold = [_gold_tokens(*pair) for pair in zip(answers, contexts, strict=True)]
     labels = []
-    for row, low, count, place in zip(*(columns[name] for name in ("row", "low", "count", "place")), strict=True):
+    for row, low, count, place in zip(
+        *(columns[name] for name in ("row", "low", "count", "place")), strict=True
+    ):
         first, last = gold[row] or (-1, -1)
         inside = low <= first and last < low + count
         labels.append([first - low + place, last - low + place] if inside else [0, 0])

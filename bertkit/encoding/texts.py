@@ -1,5 +1,5 @@
-"""Texts and pairs of texts to tokens: truncated, windowed or refused past the length limit, and always counted; and
-what is said about lengths and unknown tokens."""
+"""Texts and pairs of texts to tokens: truncated, windowed or refused past the length limit, and always
+counted; and what is said about lengths and unknown tokens."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def encode_texts(
 ) -> Encoded:
     """Features of each text, or pair of texts, in order. texts: the first ones, and of pairs the second ones.
 
-    prefix: prepended to each text. Columns: the tokenizer's model inputs without padding, each `(tokens,)`; `row`, the
-    index of the text; `length`, the tokens of this feature; of the whole row `lost`, the tokens that no feature holds,
-    and `unread`, see there. `truncate` keeps the tokens that transformers keeps with `truncation=True`.
-    Raises RowsError under `overflow: error`, with the rows that are too long.
+    prefix: prepended to each text. Columns: the tokenizer's model inputs without padding, each `(tokens,)`;
+    `row`, the index of the text; `length`, the tokens of this feature; of the whole row `lost`, the tokens
+    that no feature holds, and `unread`, see there. `truncate` keeps the tokens that transformers keeps with
+    `truncation=True`. Raises RowsError under `overflow: error`, with the rows that are too long.
     """
     if max_length < 8:
         raise ValueError(f"max_length {max_length} leaves no room for words")
@@ -52,7 +52,8 @@ def encode_texts(
     prefixed = ([prefix + text for text in side] for side in texts)
     encoded = tokenizer(*prefixed, return_attention_mask=False, verbose=False)
     bare, start = (
-        tokenizer(text, add_special_tokens=False)["input_ids"] if text else [] for text in (prefix, prefix.rstrip())
+        tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        for text in (prefix, prefix.rstrip())
     )
     names = [name for name in tokenizer.model_input_names if name in encoded]
     lengths = [len(ids) for ids in encoded["input_ids"]]
@@ -70,7 +71,9 @@ def encode_texts(
         if length > max_length:
             from_left = tokenizer.truncation_side == "left"
             lost, kept = _cut(encoded.sequence_ids(row), max_length, overflow, stride, from_left)
-            features = {n: [[whole[at] for at in places] for places in kept] for n, (whole,) in features.items()}
+            features = {
+                n: [[whole[at] for at in places] for places in kept] for n, (whole,) in features.items()
+            }
         for name, values in features.items():
             columns[name] += values
         sizes = [len(ids) for ids in features["input_ids"]]
@@ -81,7 +84,9 @@ def encode_texts(
     return columns
 
 
-def length_findings(features: Dataset, split: str, max_length: int, *, has_windows: bool = True) -> Iterator[Finding]:
+def length_findings(
+    features: Dataset, split: str, max_length: int, *, has_windows: bool = True
+) -> Iterator[Finding]:
     """The distribution of lengths in tokens, and what the limit cuts off.
 
     has_windows: whether the task has the option `overflow: window`.
@@ -101,7 +106,9 @@ def length_findings(features: Dataset, split: str, max_length: int, *, has_windo
         part = part_of(cut, len(starts), "row")
         tokens = counted(int(lost.sum()), "token")
         what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
-        fix = "Raise model.max_length" + (", or set task.overflow: window." if windows and has_windows else ".")
+        fix = "Raise model.max_length" + (
+            ", or set task.overflow: window." if windows and has_windows else "."
+        )
         yield Finding("warn" if cut >= LARGE_SHARE * len(starts) else "note", what, fix)
 
 
@@ -110,9 +117,11 @@ def unknown_findings(
 ) -> Iterator[Finding]:
     """A finding where more than 5 % of the tokens of these rows are unknown.
 
-    It is a failure where more than half are, unless their script is Latin, which every vocabulary has letters of.
+    It is a failure where more than half are, unless their script is Latin, which every vocabulary has letters
+    of.
 
-    encoder: the name of what the tokenizer belongs to. Of many rows 1,000 to 1,999 are read, at equal distances.
+    encoder: the name of what the tokenizer belongs to. Of many rows 1,000 to 1,999 are read, at equal
+    distances.
     """
     read = rows.select(range(0, len(rows), len(rows) // ROWS or 1))
     texts = [" ".join(schema.shown(row).values())[:CHARACTERS] for row in read]
@@ -151,10 +160,11 @@ def _of_texts(ids: list[int], sides: list[int | None], texts: int) -> Iterator[l
 def _cut(
     sides: Sequence[int | None], max_length: int, overflow: Overflow, stride: int, from_left: bool
 ) -> tuple[int, list[list[int]]]:
-    """The tokens lost of one row that is too long, and the positions that its features keep: one if truncated, several
-    if windowed.
+    """The tokens lost of one row that is too long, and the positions that its features keep: one if
+    truncated, several if windowed.
 
-    sides: the text of each token, 0 or 1; None for a special token. from_left: truncation drops the first tokens.
+    sides: the text of each token, 0 or 1; None for a special token. from_left: truncation drops the first
+    tokens.
     """
     special, *texts = ([at for at, side in enumerate(sides) if side == each] for each in (None, 0, 1))
     room = max_length - len(special)

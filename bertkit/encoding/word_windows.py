@@ -31,19 +31,23 @@ def encode_words(
     """Features of each sentence, in order; one, or several windows where it is longer than the limit.
 
     words: the offsets of each text's words, in order. stride: tokens that adjacent windows share at least.
-    documents: the document of each sentence; the sentences around it then fill its windows, as context. By default
+    documents: the document of each sentence; the sentences around it then fill its windows, as context. By
+    default
     each sentence is a document of its own.
 
-    Columns: the tokenizer's model inputs, each `(tokens,)`; `row`, the index into `texts`; `length` in tokens;
-    `words`, the words that are read in this window, and `heads`, the position of the first token of each. A word
-    belongs to the window in which it has most context. A word without any token (a zero-width character, for
-    example) is in no window; the first window of its sentence counts it, in `mute`. `unread`: see there.
+    Columns: the tokenizer's model inputs, each `(tokens,)`; `row`, the index into `texts`; `length` in
+    tokens;
+    `words`, the words that are read in this window, and `heads`, the position of the first token of each. A
+    word belongs to the window in which it has most context. A word without any token (a zero-width character,
+    for example) is in no window; the first window of its sentence counts it, in `mute`. `unread`: see there.
     """
     tokenized = tokenize(tokenizer, texts)
     (before, after), _ = template(tokenizer, 1)
     room = max_length - len(before) - len(after)
     space: Any = tokenizer.convert_tokens_to_ids("▁")
-    columns: Encoded = {name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute", "unread")}
+    columns: Encoded = {
+        name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute", "unread")
+    }
     for row, (stream, start, end) in enumerate(_streams(tokenized, documents or range(len(texts)))):
         read, heads = _heads(tokenized[row], words[row], space if space != tokenizer.unk_token_id else None)
         mute = len(words[row]) - len(read)
@@ -61,7 +65,8 @@ def encode_words(
 
 
 def one_per_token(columns: Encoded, shared: Sequence[bool]) -> Encoded:
-    """These features with words that begin in one token as a single one, by its first; `ends`: the word after each.
+    """These features with words that begin in one token as a single one, by its first; `ends`: the word after
+    each.
 
     shared: of each row, whether its words are joined so.
     """
@@ -80,8 +85,8 @@ def one_per_token(columns: Encoded, shared: Sequence[bool]) -> Encoded:
 def _heads(text: Tokenized, words: Sequence[Span], space: int | None) -> tuple[Ints, Ints]:
     """The words that have a token, in order, and the first token of each, `(read,)` both.
 
-    space: the token of SentencePiece that is the space before a word and nothing else. It is the word's first token.
-    """
+    space: the token of SentencePiece that is the space before a word and nothing else. It is the word's first
+    token."""
     offsets = np.asarray(words, dtype=np.int64).reshape(-1, 2)
     # The first token that reaches into the word: it may begin before it, where a token spans two words.
     heads = np.searchsorted(text.ends, offsets[:, 0], side="right")
@@ -95,12 +100,16 @@ def _heads(text: Tokenized, words: Sequence[Span], space: int | None) -> tuple[I
     return np.flatnonzero(is_read), heads
 
 
-def _streams(tokenized: Sequence[Tokenized], documents: Sequence[Any]) -> Iterator[tuple[list[int], int, int]]:
+def _streams(
+    tokenized: Sequence[Tokenized], documents: Sequence[Any]
+) -> Iterator[tuple[list[int], int, int]]:
     """For each sentence: the tokens of its document, and where in them it starts and ends."""
     for _, members in groupby(zip(documents, tokenized, strict=True), key=lambda pair: pair[0]):
         sentences = [each.ids for _, each in members]
         stream = list(chain.from_iterable(sentences))
-        yield from ((stream, start, end) for start, end in pairwise(accumulate(map(len, sentences), initial=0)))
+        yield from (
+            (stream, start, end) for start, end in pairwise(accumulate(map(len, sentences), initial=0))
+        )
 
 
 def _windows(

@@ -17,8 +17,8 @@ ENDLESS = sys.maxsize  # `max_steps` of a training that its budget of time ends
 class Arguments(TrainingArguments):
     """TrainingArguments and the fields of `sections.TrainingKeys`, which say what they mean.
 
-    `muon` is whether `optim` is muon, which transformers does not know; `optim` is then the optimizer of the weights
-    that Muon does not train.
+    `muon` is whether `optim` is muon, which transformers does not know; `optim` is then the optimizer of the
+    weights that Muon does not train.
     """
 
     budget: str | None = None

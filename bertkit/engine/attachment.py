@@ -49,8 +49,9 @@ class Steps(Protocol):
 class Attachment:
     """An extra of a training: a subclass overrides the hooks it needs, which do nothing here.
 
-    `train(…, attachments=[…])` takes instances, in the order in which their hooks run, after those of bertkit. Each
-    training works on shallow copies, so what one keeps on itself ends with it. An exception in a hook ends the run.
+    `train(…, attachments=[…])` takes instances, in the order in which their hooks run, after those of
+    bertkit. Each training works on shallow copies, so what one keeps on itself ends with it. An exception in
+    a hook ends the run.
 
     >>> from torch.nn.utils import clip_grad_value_
     >>> class ClippedValues(bertkit.Attachment):
@@ -67,7 +68,9 @@ class Attachment:
     # --- before anything is written
 
     def build_model(self, recipe: Recipe, model: Any) -> Any:
-        """The untrained model, from what it would be without this attachment. Called first, without `join`."""
+        """The untrained model, from what it would be without this attachment. Called first, without
+        `join`.
+        """
         return model
 
     def join(self, draft: Draft) -> bool:
@@ -87,13 +90,14 @@ class Attachment:
     def wrap_loss(self, loss: Loss) -> Loss:
         """What is minimised, from what would be without this attachment.
 
-        A loss takes outputs, batch and the count of the whole step, and returns the SUM of the batch's losses, which
-        the trainer divides by that count.
+        A loss takes outputs, batch and the count of the whole step, and returns the SUM of the batch's
+        losses, which the trainer divides by that count.
         """
         return loss
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
-        """Before there is an optimizer. checkpoint: from which the training continues, with the files of `save_files`.
+        """Before there is an optimizer. checkpoint: from which the training continues, with the files of
+        `save_files`.
 
         The model has its initial weights; those of the checkpoint are loaded later.
         """
@@ -122,7 +126,9 @@ class Attachment:
     # --- after it
 
     def score_references(self, rows: Dataset, metrics: Sequence[Any]) -> Mapping[str, Scores]:
-        """Scores beside those of the baselines: name of a model -> its metrics on these rows. metrics: the user's."""
+        """Scores beside those of the baselines: name of a model -> its metrics on these rows. metrics: the
+        user's.
+        """
         return {}
 
 

@@ -26,8 +26,8 @@ POOL = 128  # steps sorted by length together: padding stays near 1 %, order sta
 class Batches(Sampler[list[int]], ABC):
     """Batch sampler: this process's micro-batches of feature indices, in the order of training.
 
-    An epoch is drawn from (seed, epoch) alone. No unit (row, or feature) is split, dropped or repeated, and all
-    processes have the same number of micro-batches, which is the same in each epoch.
+    An epoch is drawn from (seed, epoch) alone. No unit (row, or feature) is split, dropped or repeated, and
+    all processes have the same number of micro-batches, which is the same in each epoch.
     """
 
     sizes: list[int]  # units of each micro-batch, of all processes in turn
@@ -45,8 +45,8 @@ class Batches(Sampler[list[int]], ABC):
     ) -> None:
         """lengths, units: for each feature its number of tokens and the unit that it belongs to.
 
-        whole: each step has `accumulation` micro-batches of every process, the last one too. Raises ValueError where
-        there are too few units.
+        whole: each step has `accumulation` micro-batches of every process, the last one too. Raises
+        ValueError where there are too few units.
         """
         _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
         self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
@@ -93,9 +93,10 @@ class Batches(Sampler[list[int]], ABC):
 class LengthBatches(Batches):
     """`batch_size` units of similar length in each micro-batch.
 
-    Whole steps of `batch_size * accumulation * world` units are cut from the epoch's permutation and only then
-    divided into micro-batches, so that 8 x 1, 2 x 4 and two processes of 4 take the same steps. The last step may be
-    smaller.
+    Whole steps of `batch_size * accumulation * world` units are cut from the epoch's permutation and only
+    then
+    divided into micro-batches, so that 8 x 1, 2 x 4 and two processes of 4 take the same steps. The last step
+    may be smaller.
     """
 
     def __init__(self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: Any) -> None:
@@ -122,8 +123,10 @@ class TokenBatches(Batches):
 
     Where lengths differ much, a micro-batch ends before it is full, so that little of it is padding.
 
-    All units are cut into micro-batches once, in the order of their lengths. An epoch draws which units of equal
-    length (to 1 %) come together, and the order of the micro-batches. Every step has `accumulation * world` of
+    All units are cut into micro-batches once, in the order of their lengths. An epoch draws which units of
+    equal
+    length (to 1 %) come together, and the order of the micro-batches. Every step has `accumulation * world`
+    of
     them, whatever their rows: two processes take the same steps as accumulation over two.
     """
 
@@ -150,7 +153,9 @@ class TokenBatches(Batches):
         return self._features(max(self._divided(self.order), key=memory))
 
 
-def batches_of(task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Any) -> Batches:
+def batches_of(
+    task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Any
+) -> Batches:
     """The batches of a task's features: of so many units, or of at most `tokens` slots. Raises ValueError."""
     lengths = numbers(features, "length")
     units = task.units(features)
@@ -192,9 +197,13 @@ def _evened(sizes: list[int], accumulation: int, world: int, whole: bool) -> lis
 
 
 def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, whole: bool) -> list[int]:
-    """The number of units of each micro-batch: whole steps, then the rest; as many for each process, none empty."""
+    """The number of units of each micro-batch: whole steps, then the rest; as many for each process, none
+    empty.
+    """
     steps, rest = divmod(units, batch_size * accumulation * world)
-    if 0 < rest < (world * accumulation if whole else world):  # too few for the last step: they join the one before
+    if (
+        0 < rest < (world * accumulation if whole else world)
+    ):  # too few for the last step: they join the one before
         if not steps:
             raise ValueError(f"{units} rows are too few for {world} processes")
         steps = steps - 1

@@ -42,7 +42,11 @@ class Progress(TrainerCallback):
     def _done(self, state: Any) -> tuple[int, int]:
         """How much is done, and of how much: steps, or seconds of the budget."""
         budget = self.clock.budget
-        return (state.global_step, state.max_steps) if budget is None else (round(self.clock.elapsed), round(budget))
+        return (
+            (state.global_step, state.max_steps)
+            if budget is None
+            else (round(self.clock.elapsed), round(budget))
+        )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.started = time.monotonic()
@@ -94,12 +98,16 @@ class MetricsLog(TrainerCallback):
         # Events logged after the checkpoint of a resume will be logged again.
         if state.is_world_process_zero and self.path.is_file():
             events = lines_of(self.path, appended=True)
-            earlier = (e for e in events if e.get("seed") != self.seed or e.get("step", 0) <= state.global_step)
+            earlier = (
+                e for e in events if e.get("seed") != self.seed or e.get("step", 0) <= state.global_step
+            )
             write_lines(self.path, earlier)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Json | None = None, **_: Any) -> None:
         if state.is_world_process_zero:
-            numbers = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in (logs or {}).items()}
+            numbers = {
+                k: None if isinstance(v, float) and not isfinite(v) else v for k, v in (logs or {}).items()
+            }
             event = {"seed": self.seed, "step": state.global_step, **numbers}
             with errors_naming(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
@@ -122,7 +130,8 @@ class MetadataWriter(TrainerCallback):
 
 
 class Shutdown(TrainerCallback):
-    """Inside its `with` block, the first SIGINT or SIGTERM ends training after the current step, a second at once.
+    """Inside its `with` block, the first SIGINT or SIGTERM ends training after the current step, a second at
+    once.
 
     Where several processes train, a signal to one of them ends all after the same step, with a checkpoint.
     """
@@ -147,7 +156,10 @@ class Shutdown(TrainerCallback):
         self.signal = number
         self.__exit__()
         if processes.first():
-            what = "interrupted: finishing this step and saving a checkpoint; press Ctrl-C again to exit immediately"
+            what = (
+                "interrupted: finishing this step and saving a checkpoint; press Ctrl-C again to exit "
+                "immediately"
+            )
             logger.warning(what)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -156,7 +168,8 @@ class Shutdown(TrainerCallback):
             largest = torch.tensor(self.signal, device=args.device)
             torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
             self.agreed_signal = int(largest)
-        # An epoch's evaluation precedes its checkpoint, and so does that of a training that ends within an epoch.
+        # An epoch's evaluation precedes its checkpoint, and so does that of a training that ends within an
+        # epoch.
         if self.agreed_signal and not (float(state.epoch).is_integer() or control.should_training_stop):
             control.should_save = True
 

@@ -58,13 +58,17 @@ class CheckpointTrainer(Trainer):
         if self.args.should_save:
             self.save_model(str(aside), _internal_call=True)
             save_optimizer(aside, self.optimizer, self.lr_scheduler, self.accelerator.scaler)
-            stateful = [c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)]
+            stateful = [
+                c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)
+            ]
             self.state.stateful_callbacks = {type(c).__name__: c.state() for c in stateful}  # type: ignore[assignment]
             self.state.save_to_json(str(aside / STATE))
             for name, content in self.checkpoint_files():
                 if (aside / name).exists():
                     raise UserError(
-                        "attachments", f"two things would be saved as {name}", "Rename what `save_files` returns."
+                        "attachments",
+                        f"two things would be saved as {name}",
+                        "Rename what `save_files` returns.",
                     )
                 if name.endswith(".safetensors"):
                     save_file(content, aside / name)
@@ -79,7 +83,9 @@ class CheckpointTrainer(Trainer):
         self.control.should_save |= best and self.args.load_best_model_at_end
         return bool(best)
 
-    def _remove_old(self, parent: Path) -> None:  # that of transformers takes checkpoint-2.old for a checkpoint
+    def _remove_old(
+        self, parent: Path
+    ) -> None:  # that of transformers takes checkpoint-2.old for a checkpoint
         present = checkpoints(parent)
         removable = [p for p in present[:-1] if str(p) != self.state.best_model_checkpoint]
         excess = len(present) - (self.args.save_total_limit or len(present))
@@ -88,7 +94,8 @@ class CheckpointTrainer(Trainer):
 
     @property
     def undecided(self) -> Json | None:
-        """The selection metric, its only score and the number of evaluations; None where it has compared models.
+        """The selection metric, its only score and the number of evaluations; None where it has compared
+        models.
 
         The score is None where it was never defined.
         """
@@ -107,7 +114,9 @@ class CheckpointTrainer(Trainer):
         best = Path(str(self.state.best_model_checkpoint))
         if not is_intact(best):
             raise ModelError(
-                best, "the best checkpoint is damaged or missing", "Restore it and resume the run, or start a new one."
+                best,
+                "the best checkpoint is damaged or missing",
+                "Restore it and resume the run, or start a new one.",
             )
         super()._load_best_model()
 
@@ -123,7 +132,9 @@ class CheckpointTrainer(Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         if checkpoint_folder is not None:
-            load_optimizer(Path(checkpoint_folder), self.optimizer, self.lr_scheduler, self.accelerator.scaler)
+            load_optimizer(
+                Path(checkpoint_folder), self.optimizer, self.lr_scheduler, self.accelerator.scaler
+            )
 
     def _load_rng_state(self, checkpoint_folder: str | None) -> None:
         if checkpoint_folder is not None:
@@ -140,7 +151,10 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         for name, value in values.items()
     }
     names = [name for name, value in plain.items() if isinstance(value, torch.Tensor)]
-    save_file({name: plain.pop(name).detach().cpu().contiguous() for name in names}, folder / "optimizer.safetensors")
+    save_file(
+        {name: plain.pop(name).detach().cpu().contiguous() for name in names},
+        folder / "optimizer.safetensors",
+    )
     rest = {"plain": plain, "scheduler": scheduler.state_dict()}
     # A plateau schedule holds infinity, which Python's JSON reads back.
     write_text(folder / OPTIMIZER, json.dumps({**rest, "scaler": scaler.state_dict() if scaler else None}))
@@ -150,7 +164,9 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
     """Restore what `save_optimizer` wrote. Raises ModelError on the state of another optimizer."""
     rest = read_json(folder / OPTIMIZER)
     parts: dict[str, dict[int, Json]] = {"state": {}, "groups": {}}
-    tensors = {name: value.clone() for name, value in load_file(folder / "optimizer.safetensors").items()}  # aligned
+    tensors = {
+        name: value.clone() for name, value in load_file(folder / "optimizer.safetensors").items()
+    }  # aligned
     for key, value in {**tensors, **rest["plain"]}.items():
         part, index, name = key.split(".", 2)
         parts[part].setdefault(int(index), {})[name] = value
@@ -203,7 +219,9 @@ def load_random(folder: Path, rank: int) -> None:
 
 
 def publish(aside: Path, folder: Path) -> None:
-    """Rename a folder that is completely written, after its files are listed in a manifest and flushed to disk."""
+    """Rename a folder that is completely written, after its files are listed in a manifest and flushed to
+    disk.
+    """
     files = _files(aside)
     write_json(aside / MANIFEST, files)
     for name in files:
@@ -228,7 +246,9 @@ def is_intact(folder: Path) -> bool:
 def _files(folder: Path) -> dict[str, Json]:
     """Size and sha256 of each file in a checkpoint, except for the manifest, by its path there."""
     files = sorted(path for path in folder.rglob("*") if not path.is_dir() and path != folder / MANIFEST)
-    return {str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}
+    return {
+        str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files
+    }
 
 
 def step_of(folder: Path) -> int:

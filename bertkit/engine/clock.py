@@ -20,12 +20,14 @@ TICKS = 10**6  # steps of the learning-rate schedule in a budget of any length
 class Clock(TrainerCallback):
     """The seconds that a training has taken, and its end where they are limited.
 
-    They are counted from the beginning of the training, with evaluations and checkpoints; a resumed training continues
-    from those of its checkpoint.
+    They are counted from the beginning of the training, with evaluations and checkpoints; a resumed training
+    continues from those of its checkpoint.
     """
 
     def __init__(self, budget: float | None = None, now: Callable[[], float] = time.monotonic) -> None:
-        """budget: the seconds that the training may take; None: `max_steps` ends it. now: a clock, in seconds."""
+        """budget: the seconds that the training may take; None: `max_steps` ends it. now: a clock, in
+        seconds.
+        """
         self.budget = budget
         self.now = now
         self.start()
@@ -40,7 +42,9 @@ class Clock(TrainerCallback):
         return self.now() - self.begun
 
     def progress(self, args: TrainingArguments, state: TrainerState) -> float:
-        """The share of the steps, or of the budget by the clock of the first process; all processes must call it."""
+        """The share of the steps, or of the budget by the clock of the first process; all processes must call
+        it.
+        """
         if self.budget is None:
             return min(state.global_step / state.max_steps, 1.0)
         elapsed = self.elapsed
@@ -70,15 +74,17 @@ def schedule(args: TrainingArguments, optimizer: Any, steps: int) -> Any:
     """transformers' learning-rate schedule for so many steps.
 
     That of warmup_stable_decay takes shares of the steps too, and decays in the last fifth by default. Raises
-    ValueError where warm-up and decay are longer than all steps, TypeError for `lr_scheduler_kwargs` it does not have.
-    """
+    ValueError where warm-up and decay are longer than all steps, TypeError for `lr_scheduler_kwargs` it does
+    not have."""
     kwargs: Any = args.lr_scheduler_kwargs or {}
     warmup = args.get_warmup_steps(steps)
     if args.lr_scheduler_type == "warmup_stable_decay":
         kwargs = {**DECAY, **kwargs}
         kwargs |= {name: int(kwargs[name] * steps) for name in STEP_KWARGS if 0 < kwargs.get(name, 0) < 1}
         if warmup + kwargs["num_decay_steps"] > steps:
-            raise ValueError(f"warm-up ({warmup}) and decay ({kwargs['num_decay_steps']}) exceed all {steps} steps")
+            raise ValueError(
+                f"warm-up ({warmup}) and decay ({kwargs['num_decay_steps']}) exceed all {steps} steps"
+            )
     return get_scheduler(args.lr_scheduler_type, optimizer, warmup, steps, kwargs)
 
 

@@ -1,4 +1,6 @@
-"""Several tasks that are learned together: batches of one task, models that share an encoder, and their losses."""
+"""Several tasks that are learned together: batches of one task, models that share an encoder, and their
+losses.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,27 @@ WEIGHTS = "model.safetensors"  # where Trainer looks for them
 
 
 class MixedBatches(Sampler[list[int]]):
-    """Batch sampler: this process's micro-batches of several tasks, each of one task, in the order of training.
+    """Batch sampler: this process's micro-batches of several tasks, each of one task, in the order of
+    training.
 
-    An index counts the features of the tasks, one task after the other. A task's micro-batches are those of its own
-    `Batches`, one of its epochs after the other. How many an epoch of the mixture has of each task is the same in each
-    epoch; their order is drawn from (seed, epoch) alone, and is the same in all processes.
+    An index counts the features of the tasks, one task after the other. A task's micro-batches are those of
+    its own `Batches`, one of its epochs after the other. How many an epoch of the mixture has of each task is
+    the same in each epoch; their order is drawn from (seed, epoch) alone, and is the same in all processes.
     """
 
     def __init__(
-        self, tasks: Sequence[Batches], features: Sequence[int], mixing: str | Sequence[float], *, run: int, seed: int
+        self,
+        tasks: Sequence[Batches],
+        features: Sequence[int],
+        mixing: str | Sequence[float],
+        *,
+        run: int,
+        seed: int,
     ) -> None:
         """features: how many each task has. mixing: proportional, sqrt, uniform, or a weight for each task.
 
-        run: how many micro-batches of a task follow each other; each task's number of them is a multiple of it.
+        run: how many micro-batches of a task follow each other; each task's number of them is a multiple of
+        it.
         """
         self.tasks = tasks
         self.run = run
@@ -89,7 +99,9 @@ def shares(sizes: Sequence[int], mixing: str | Sequence[float]) -> list[int]:
 class MixedExamples(torch.utils.data.Dataset[Any]):
     """Features of several tasks that a DataLoader fetches as a batch, which is of one task and names it."""
 
-    def __init__(self, tasks: Mapping[str, Task], features: Mapping[str, Dataset], batches: MixedBatches) -> None:
+    def __init__(
+        self, tasks: Mapping[str, Task], features: Mapping[str, Dataset], batches: MixedBatches
+    ) -> None:
         self.tasks = tasks
         self.features = features
         self.batches = batches
@@ -114,7 +126,9 @@ class MixedExamples(torch.utils.data.Dataset[Any]):
 
 
 class SharedEncoder(nn.Module):
-    """The models of several tasks whose encoders are one: the same modules, with the same weights and gradients."""
+    """The models of several tasks whose encoders are one: the same modules, with the same weights and
+    gradients.
+    """
 
     def __init__(self, tasks: Mapping[str, Task], models: Record, *, lora: bool = False) -> None:
         """models: of each task, from the same pretrained weights. lora: whether they have adapters."""
@@ -148,8 +162,12 @@ class SharedEncoder(nn.Module):
         """The first name of every parameter and buffer."""
         return {name for name, _ in chain(self.named_parameters(), self.named_buffers())}
 
-    def save_pretrained(self, folder: str | Path, state_dict: Any = None, save_original_format: bool = False) -> None:
-        """Write the tensors, as Trainer loads them in a checkpoint. state_dict: nothing else than `stored`."""
+    def save_pretrained(
+        self, folder: str | Path, state_dict: Any = None, save_original_format: bool = False
+    ) -> None:
+        """Write the tensors, as Trainer loads them in a checkpoint. state_dict: nothing else than
+        `stored`.
+        """
         save_file(self.stored(), Path(folder, WEIGHTS), {"format": "pt"})
 
     def load_state_dict(self, state_dict: Record, strict: bool = True, assign: bool = False) -> Any:

@@ -11,7 +11,15 @@ from safetensors import safe_open
 from transformers import TrainerState
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from bertkit.engine.checkpoint import AS_STARTED, OPTIMIZER, STATE, CheckpointTrainer, checkpoints, is_intact, step_of
+from bertkit.engine.checkpoint import (
+    AS_STARTED,
+    OPTIMIZER,
+    STATE,
+    CheckpointTrainer,
+    checkpoints,
+    is_intact,
+    step_of,
+)
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
 
@@ -27,7 +35,9 @@ def latest_intact(folder: Path) -> tuple[Path | None, list[Path]]:
 
 
 def require_resumable(folder: Path, trainer: CheckpointTrainer) -> None:
-    """Raises ModelError where the trainer cannot continue from this intact checkpoint, unless for its optimizer."""
+    """Raises ModelError where the trainer cannot continue from this intact checkpoint, unless for its
+    optimizer.
+    """
     require_own_format(folder)
     before = len([*folder.glob("random-*.json")])
     now = trainer.args.world_size
@@ -51,7 +61,8 @@ def require_own_format(folder: Path) -> None:
     if not known:
         raise ModelError(
             folder,
-            "was written by another version of bertkit or transformers, in a format that this one does not read",
+            "was written by another version of bertkit or transformers, in a format that this one does not "
+            "read",
             "Finish the run with that version, or start a new run in another folder.",
         )
 
@@ -59,8 +70,8 @@ def require_own_format(folder: Path) -> None:
 def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     """Raises ModelError where the weights have other names or shapes than those of the trainer's model.
 
-    With LoRA, the checkpoint has the adapter alone. A tensor that several parts share is stored under one of its names.
-    """
+    With LoRA, the checkpoint has the adapter alone. A tensor that several parts share is stored under one of
+    its names."""
     model: Any = trainer.model
     lora = isinstance(model, PeftModel)
     weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)
@@ -68,7 +79,9 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
         raise ModelError(folder, f"has no {weights.name}: peft is not what it was written with", AS_STARTED)
     whole = model.state_dict()
     own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
-    not_saved = whole.keys() - own.keys()  # with LoRA; peft may have written an embedding of these all the same
+    not_saved = (
+        whole.keys() - own.keys()
+    )  # with LoRA; peft may have written an embedding of these all the same
     with safe_open(weights, "pt") as file:
         saved = {name: file.get_slice(name).get_shape() for name in {*file.keys()} - not_saved}
     stored = {own[name].data_ptr() for name in own.keys() & saved.keys()}

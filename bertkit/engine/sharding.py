@@ -1,4 +1,6 @@
-"""Evaluation during a training by several processes: each runs a part of the batches, and all receive all results."""
+"""Evaluation during a training by several processes: each runs a part of the batches, and all receive all
+results.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,16 @@ from bertkit.errors import UserError, translated
 
 
 def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Arrays]:
-    """`run` of each batch, in the batches' order, as `map` does; every process must call it with the same batches.
+    """`run` of each batch, in the batches' order, as `map` does; every process must call it with the same
+    batches.
 
     Process r of n runs the batches r, r + n, …: they are sorted by length, so all have about the same work.
     Raises UserError where another process has ended, or has other batches.
     """
     rank = distributed.get_rank()
     world = distributed.get_world_size()
-    # Exchanged as safetensors, so that nothing is unpickled. `save` needs contiguous arrays, but does not check for it.
+    # Exchanged as safetensors, so that nothing is unpickled. `save` needs contiguous arrays, but does not
+    # check for it.
     ours = {
         f"{number}/{name}": np.ascontiguousarray(values)
         for number in range(rank, len(batches), world)
@@ -50,5 +54,7 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
         gathered = [torch.empty_like(padded) for _ in sizes]
         distributed.all_gather(gathered, padded)
     if len(set(counts)) > 1:
-        raise UserError("", "the processes read different rows", "Data and model must be the same on every machine.")
+        raise UserError(
+            "", "the processes read different rows", "Data and model must be the same on every machine."
+        )
     return [each[:size].cpu().numpy().tobytes() for each, size in zip(gathered, sizes, strict=True)]

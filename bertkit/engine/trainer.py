@@ -62,7 +62,9 @@ class Trainer(CheckpointTrainer):
         self.data = data
         self.attachments = [copy(each) for each in attachments]
         self.learner = data.learner
-        self.loss: Loss = lambda outputs, batch, _: self.learner.loss(outputs, batch, args.label_smoothing_factor)
+        self.loss: Loss = lambda outputs, batch, _: self.learner.loss(
+            outputs, batch, args.label_smoothing_factor
+        )
         for each in self.attachments:
             self.loss = each.wrap_loss(self.loss)
         self.clock = clock or Clock()
@@ -87,7 +89,9 @@ class Trainer(CheckpointTrainer):
         )
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Trainer's optimizer; parameters with a factor of the task get their own learning rate and no decay."""
+        """Trainer's optimizer; parameters with a factor of the task get their own learning rate and
+        no decay.
+        """
         if self.optimizer is not None:
             return self.optimizer
         optimizer: Any = super().create_optimizer(model)
@@ -96,7 +100,9 @@ class Trainer(CheckpointTrainer):
         trained: Any = self.model
         for part, factor in self.learner.learning_rate_factors.items():
             words = set(part.split("."))
-            fast = {parameter for name, parameter in trained.named_parameters() if words <= {*name.split(".")}}
+            fast = {
+                parameter for name, parameter in trained.named_parameters() if words <= {*name.split(".")}
+            }
             for group in list(optimizer.param_groups):
                 if chosen := [p for p in group["params"] if p in fast]:
                     group["params"] = [p for p in group["params"] if p not in fast]
@@ -119,7 +125,9 @@ class Trainer(CheckpointTrainer):
         for each in self.attachments if checkpoint_folder else ():
             each.restore_optimizer(self.optimizer)
 
-    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
+    ) -> Any:
         prepared = super()._prepare_for_training(  # type: ignore[no-untyped-call]
             max_steps, train_dataloader, resume_from_checkpoint
         )
@@ -136,7 +144,10 @@ class Trainer(CheckpointTrainer):
         return self.lr_scheduler
 
     def train(
-        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
+        self,
+        resume_from_checkpoint: Any = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
         checkpoint = _path(resume_from_checkpoint)
         for each in self.attachments:
@@ -156,8 +167,12 @@ class Trainer(CheckpointTrainer):
         # The last step may be one within an epoch, which Trainer would continue.
         return (num_train_epochs, 0) if self.clock.over(self.args, self.state) else done
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The micro-batches of one step, and the count of its loss terms over all processes, `()` or `(tasks,)`."""
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The micro-batches of one step, and the count of its loss terms over all processes, `()` or
+        `(tasks,)`.
+        """
         if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
             self.trim_memory()
         progress = self.clock.progress(self.args, self.state)
@@ -192,7 +207,9 @@ class Trainer(CheckpointTrainer):
                 losses.append(self.part_step(model, part, num_items_in_batch))
         loss = torch.stack(losses).sum()
         if not torch.isfinite(loss):
-            what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
+            what = (
+                f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
+            )
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
             raise UserError("training", what, fix + " Earlier checkpoints are intact.")
         return loss
@@ -207,7 +224,9 @@ class Trainer(CheckpointTrainer):
 
     def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
         """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""
-        plain = not (self.args.torch_compile or self.args.gradient_checkpointing)  # its name in all of transformers 5
+        plain = not (
+            self.args.torch_compile or self.args.gradient_checkpointing
+        )  # its name in all of transformers 5
         with faster(self.args.device) if plain else contextlib.nullcontext():
             return super().training_step(model, part, terms)
 
@@ -217,7 +236,8 @@ class Trainer(CheckpointTrainer):
         """The scores on the validation rows, or on `eval_dataset`; see `TaskData.evaluate`."""
         scores = self.data.evaluate(self.model, self.args.metric_for_best_model, eval_dataset)
         logged = {  # NaN is never better than anything, which is how an undefined metric must compare
-            f"{metric_key_prefix}_{name}": math.nan if value is None else value for name, value in scores.items()
+            f"{metric_key_prefix}_{name}": math.nan if value is None else value
+            for name, value in scores.items()
         }
         self.log(dict(logged))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, logged)

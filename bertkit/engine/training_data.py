@@ -1,4 +1,6 @@
-"""What a training learns from and is evaluated on: the features of one task, or of several over one encoder."""
+"""What a training learns from and is evaluated on: the features of one task, or of several over one
+encoder.
+"""
 
 from __future__ import annotations
 
@@ -74,10 +76,13 @@ class TaskData:
     def evaluate(self, model: Any, metric: str | None, rows: Dataset | None = None) -> Scores:
         """The overall metrics, the user's own too.
 
-        Thresholds, and where labels have one the temperature, are fitted on these rows; see `Graded.after_fit`.
+        Thresholds, and where labels have one the temperature, are fitted on these rows; see
+        `Graded.after_fit`.
         """
         rows = self.validation if rows is None else rows
-        scores = evaluate(self.learner, rows, replace(self.runner, model=model), fitted=True, metrics=self.metrics)
+        scores = evaluate(
+            self.learner, rows, replace(self.runner, model=model), fitted=True, metrics=self.metrics
+        )
         return {name: scores[name] for name in scores if "/" not in name or name == metric}
 
     def models(self, model: Any) -> Json:
@@ -109,7 +114,9 @@ class MixedData:
     @cached_property
     def model(self) -> SharedEncoder:
         """The model to train."""
-        return SharedEncoder(self.tasks, {name: part.model for name, part in self.parts.items()}, lora=self.lora)
+        return SharedEncoder(
+            self.tasks, {name: part.model for name, part in self.parts.items()}, lora=self.lora
+        )
 
     @property
     def validation(self) -> dict[str, Dataset]:
@@ -138,7 +145,9 @@ class MixedData:
         return [each for name in own for each in self.parts[name].row_locations(batches, own[name])]
 
     def evaluate(self, model: Any, metric: str | None, rows: Any = None) -> Scores:
-        """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their `mean`."""
+        """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their
+        `mean`.
+        """
         scores = dict[str, float | None]()
         headlines = dict[str, float | None]()
         for name in self.validation:
@@ -167,7 +176,9 @@ def mixed_batches(
     accumulation: int,
     **division: int,
 ) -> MixedBatches:
-    """The batches of one process. size: rows of a micro-batch. Raises DataError where a task has too few rows."""
+    """The batches of one process. size: rows of a micro-batch. Raises DataError where a task has too few
+    rows.
+    """
     each = list[Batches]()
     problems = list[Problem]()
     for name, (task, features) in parts.items():
@@ -176,10 +187,16 @@ def mixed_batches(
             each.append(cut)
         except ValueError:
             what = f"too few training rows for a step of {accumulation} micro-batches in each process"
-            problems.append(Problem(f"tasks.{name}.data", what, "Lower gradient_accumulation_steps, or add rows."))
+            problems.append(
+                Problem(f"tasks.{name}.data", what, "Lower gradient_accumulation_steps, or add rows.")
+            )
     if problems:
         raise DataError(problems)
     weights = mixing if isinstance(mixing, str) else [mixing[name] for name in parts]
     return MixedBatches(
-        each, [len(features) for _, features in parts.values()], weights, run=accumulation, seed=division["seed"]
+        each,
+        [len(features) for _, features in parts.values()],
+        weights,
+        run=accumulation,
+        seed=division["seed"],
     )

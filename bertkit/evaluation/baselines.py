@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class TextRows(NamedTuple):
-    """Texts, `(rows,)`, of a pair both in one string; label ids or numbers `(rows,)`, or 0 and 1 `(rows, labels)`."""
+    """Texts, `(rows,)`, of a pair both in one string; label ids or numbers `(rows,)`, or 0 and 1 `(rows,
+    labels)`.
+    """
 
     texts: Sequence[str]
     targets: ArrayLike
@@ -63,17 +65,19 @@ def baselines(
     majority: the shares of the labels in train as probabilities, which is scikit-learn's
     DummyClassifier(strategy="prior"); regression: the mean.
 
-    tfidf: 1- and 2-grams of words, sublinear TF-IDF, then logistic regression (multi-label: one per label) or ridge
-    regression. Left out where it cannot be fitted: no text has a word, or all targets of train are the same. Where
-    train is mostly Korean or in scripts without blanks, `tfidf of characters`: 1- to 3-grams of characters.
+    tfidf: 1- and 2-grams of words, sublinear TF-IDF, then logistic regression (multi-label: one per label) or
+    ridge regression. Left out where it cannot be fitted: no text has a word, or all targets of train are the
+    same. Where train is mostly Korean or in scripts without blanks, `tfidf of characters`: 1- to 3-grams of
+    characters.
 
-    Each is treated as the model is. held_out: rows learned from, and rows on which temperature and thresholds are
-    fitted, as `GradedLabels.after_fit` does. labels, weights: names, by id, and class weights of `tfidf`; ignored for
-    regression. thresholds, cutoffs: where the recipe fixes them.
+    Each is treated as the model is. held_out: rows learned from, and rows on which temperature and thresholds
+    are fitted, as `GradedLabels.after_fit` does. labels, weights: names, by id, and class weights of `tfidf`;
+    ignored for regression. thresholds, cutoffs: where the recipe fixes them.
     """
     models = _fitted(kind, train, labels, weights)
     parts = [
-        (models if learned is train else _fitted(kind, learned, labels, weights), held) for learned, held in held_out
+        (models if learned is train else _fitted(kind, learned, labels, weights), held)
+        for learned, held in held_out
     ]
     scores = {}
     for name, model in models.items():
@@ -116,10 +120,14 @@ def _tfidf(train_texts: Sequence[str]) -> tuple[str, TfidfVectorizer, Any] | Non
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     unit = " of characters"
-    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=CHARACTERS, sublinear_tf=True, max_features=FEATURES)
+    vectorizer = TfidfVectorizer(
+        analyzer="char", ngram_range=CHARACTERS, sublinear_tf=True, max_features=FEATURES
+    )
     if scripts.share(train_texts, scripts.UNSPACED + scripts.HANGUL) < 0.5:
         unit = ""
-        vectorizer.set_params(analyzer="word", ngram_range=WORDS, token_pattern=rf"\b\w[\w{scripts.marks()}]+")
+        vectorizer.set_params(
+            analyzer="word", ngram_range=WORDS, token_pattern=rf"\b\w[\w{scripts.marks()}]+"
+        )
     words = vectorizer.build_analyzer()
     if not any(words(text) for text in train_texts):
         return None
@@ -145,8 +153,11 @@ def random_vectors(sides: Sequence[Sequence[str]]) -> list[Floats]:
     return [rng.standard_normal((len(side), RANDOM)) for side in sides]
 
 
-def _linear(kind: Kind, features: Any, targets: Floats, weights: Sequence[float] | None) -> Callable[[Any], Floats]:
-    """Linear models fitted to such targets: features -> numbers `(rows, 1)`, or probabilities `(rows, labels)`.
+def _linear(
+    kind: Kind, features: Any, targets: Floats, weights: Sequence[float] | None
+) -> Callable[[Any], Floats]:
+    """Linear models fitted to such targets: features -> numbers `(rows, 1)`, or probabilities `(rows,
+    labels)`.
 
     weights: of labels; of several labels those of the positive rows.
     """
@@ -166,7 +177,9 @@ def _linear(kind: Kind, features: Any, targets: Floats, weights: Sequence[float]
         present = np.unique(ids).tolist()
         fit(present, ids, {label: weights[label] for label in present} if weights else None)
     else:
-        varied = np.flatnonzero((targets != targets[0]).any(axis=0))  # a label that never varies stays as it is
+        varied = np.flatnonzero(
+            (targets != targets[0]).any(axis=0)
+        )  # a label that never varies stays as it is
         for label in varied.tolist():
             fit([label], targets[:, label], {1: weights[label]} if weights else None)
 

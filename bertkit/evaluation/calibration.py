@@ -22,7 +22,8 @@ BINS = 15  # as in Guo et al.
 COLDEST = 0.05
 HOTTEST = 20.0
 STEPS = 16
-ROUNDING = 1e-5  # scores no further apart count as equal: in fp32 the rows beside it in a batch change a row's by less
+# scores no further apart count as equal: in fp32 the rows beside it in a batch change a row's by less
+ROUNDING = 1e-5
 # the probabilities nearest to 0 and 1 with finite logits
 TINY = np.finfo(np.float64).tiny
 BELOW_1 = np.nextafter(1, 0)
@@ -42,7 +43,9 @@ class BinaryDecisions(NamedTuple):
         columns = []
         for table, truth in parts:
             gold = np.arange(table.shape[1]) == truth[:, None]
-            sums = (table.sum(axis=1, where=which) for which in (gold, ~gold))  # 1 - gold would lose the digits of rest
+            sums = (
+                table.sum(axis=1, where=which) for which in (gold, ~gold)
+            )  # 1 - gold would lose the digits of rest
             columns.append(cls(table.max(axis=1), table.argmax(axis=1) == truth, *sums))
         return cls(*map(np.concatenate, zip(*columns, strict=True)))
 
@@ -62,21 +65,26 @@ def bin_of(confidence: Floats, bins: int = BINS) -> Ints:
 
 
 def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10, least: int = 20) -> list[Bin]:
-    """The points of a reliability diagram: at most this many bins of as many decisions each, ascending in confidence.
+    """The points of a reliability diagram: at most this many bins of as many decisions each, ascending in
+    confidence.
 
-    Each has at least `least` decisions, or all of them. confidence: (decisions,) probability in [0, 1] that the model
-    gave to its decision. correct: (decisions,) whether that decision was right.
+    Each has at least `least` decisions, or all of them. confidence: (decisions,) probability in [0, 1] that
+    the model gave to its decision. correct: (decisions,) whether that decision was right.
     """
     from scipy.stats import binomtest
 
     confidences = np.asarray(confidence, dtype=np.float64)
     corrects = np.asarray(correct)
-    parts = np.array_split(np.argsort(confidences, kind="stable"), max(1, min(bins, len(confidences) // least)))
+    parts = np.array_split(
+        np.argsort(confidences, kind="stable"), max(1, min(bins, len(confidences) // least))
+    )
     points = []
     for part in parts:
         right = int(corrects[part].sum())
         low, high = binomtest(right, len(part)).proportion_ci(method="wilson")
-        points.append(Bin(len(part), float(confidences[part].mean()), right / len(part), (float(low), float(high))))
+        points.append(
+            Bin(len(part), float(confidences[part].mean()), right / len(part), (float(low), float(high)))
+        )
     return points
 
 
@@ -90,7 +98,9 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
 
 
 def calibration_error(parts: Iterable[Sequence[Any]], bins: int = BINS) -> float:
-    """`expected_calibration_error`, to its last digit, of decisions in parts: confidence and correctness of each."""
+    """`expected_calibration_error`, to its last digit, of decisions in parts: confidence and correctness of
+    each.
+    """
     gaps = np.zeros(bins)
     count = 0
     for confidence, correct in parts:
@@ -100,7 +110,9 @@ def calibration_error(parts: Iterable[Sequence[Any]], bins: int = BINS) -> float
 
 
 def apply_temperature(logits: ArrayLike, temperature: float, *, exclusive: bool) -> Floats:
-    """Probabilities (..., labels) of logits / temperature: the softmax if labels are exclusive, else the sigmoid."""
+    """Probabilities (..., labels) of logits / temperature: the softmax if labels are exclusive, else the
+    sigmoid.
+    """
     from scipy.special import expit, softmax
 
     scaled = np.asarray(logits, dtype=np.float64) / temperature
@@ -108,7 +120,9 @@ def apply_temperature(logits: ArrayLike, temperature: float, *, exclusive: bool)
 
 
 def logits_of(probabilities: ArrayLike, *, exclusive: bool) -> Floats:
-    """Finite logits of these probabilities; those of exclusive labels but for a shift, which softmax does not see."""
+    """Finite logits of these probabilities; those of exclusive labels but for a shift, which softmax does not
+    see.
+    """
     from scipy.special import logit
 
     table = np.asarray(probabilities, dtype=np.float64)
@@ -118,8 +132,8 @@ def logits_of(probabilities: ArrayLike, *, exclusive: bool) -> Floats:
 def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusive: bool) -> float:
     """The temperature that fits these rows, one for all labels; see `best_temperature`.
 
-    probabilities: (rows, labels) at the temperature in use, which the result multiplies. references: label ids (rows,)
-    if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own.
+    probabilities: (rows, labels) at the temperature in use, which the result multiplies. references: label
+    ids (rows,) if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own.
     """
     table = np.asarray(probabilities, dtype=np.float64)
     truth = np.asarray(references, dtype=np.int64)
@@ -134,8 +148,8 @@ def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusiv
 def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[float]:
     """Per label, the threshold that maximises its F1; a label is given where probability >= threshold.
 
-    Candidates are those of `thresholds_of`; ties go to the nearest to 0.5, then the lower. A label without a positive
-    row keeps 0.5.
+    Candidates are those of `thresholds_of`; ties go to the nearest to 0.5, then the lower. A label without a
+    positive row keeps 0.5.
 
     probabilities: (rows, labels) in [0, 1]. references: of 0 and 1.
     """
@@ -149,7 +163,9 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
 
 
 def label_thresholds(thresholds: Limits, names: Sequence[str], default: float) -> list[float]:
-    """The threshold of each label. thresholds: by label, or one for all; default: of a label that has none."""
+    """The threshold of each label. thresholds: by label, or one for all; default: of a label that
+    has none.
+    """
     if isinstance(thresholds, Mapping):
         return [thresholds.get(name, default) for name in names]
     return [default if thresholds is None else thresholds] * len(names)
@@ -161,7 +177,8 @@ def best_labels(
     thresholds: Limits = None,
     cutoffs: ByLabel | None = None,
 ) -> tuple[Ints, Bools]:
-    """The label of each row, as an id, and whether its probability reaches its threshold, if it has one; `(rows,)`.
+    """The label of each row, as an id, and whether its probability reaches its threshold, if it has one;
+    `(rows,)`.
 
     It is the most probable one of those that reach their cutoff; else of those that have none; else of all.
     table: probabilities `(rows, labels)`.
@@ -172,7 +189,9 @@ def best_labels(
         has_one = [name in cutoffs for name in names]
         preferred = table + np.where(has_one, np.where(table >= limits, 1, -1), 0)
     best = preferred.argmax(axis=1)
-    return best, table[np.arange(len(table)), best] >= np.array(label_thresholds(thresholds, names, 0.0))[best]
+    return best, table[np.arange(len(table)), best] >= np.array(label_thresholds(thresholds, names, 0.0))[
+        best
+    ]
 
 
 class Thresholds(NamedTuple):
@@ -202,8 +221,8 @@ class Thresholds(NamedTuple):
 def apart(scores: Floats) -> Bools:
     """Of ascending scores `(scores,)`: whether a threshold may lie directly below each.
 
-    It may where the gap exceeds `ROUNDING`: otherwise which side a row is on would depend on its batch. Scores that
-    follow each other without such a gap are divided into groups of that width.
+    It may where the gap exceeds `ROUNDING`: otherwise which side a row is on would depend on its batch.
+    Scores that follow each other without such a gap are divided into groups of that width.
     """
     first = np.diff(scores, prepend=-np.inf) > ROUNDING
     start = scores[first][np.cumsum(first) - 1]
@@ -213,7 +232,8 @@ def apart(scores: Floats) -> Bools:
 def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     """The thresholds of a label that is given where score >= threshold.
 
-    They lie midway between neighbouring scores that are `apart`, 0 counting as one of them; the lowest of cosines
+    They lie midway between neighbouring scores that are `apart`, 0 counting as one of them; the lowest of
+    cosines
     below 0 lies below all of these. scores: (rows,), at least one. truth: (rows,) 0 and 1.
     """
     distinct, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
@@ -231,12 +251,15 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
 def best_temperature(decide: Callable[[float], BinaryDecisions]) -> float:
     """The temperature in [0.05, 20] of least log loss, with the smoothed targets of Platt 1999, section 2.2.
 
-    decide: temperature -> the decisions of validation. Of n decisions each gold outcome has the target (n + 1) /
-    (n + 2), so the loss does not keep falling as confidence grows. A temperature below 1, which raises confidence,
-    needs evidence of how often answers are wrong: there is none without an error, and with e errors the mean confidence
-    does not exceed (n - e + 1) / (n + 2) (Laplace's rule of succession). 1.0 where no other temperature is better.
+    decide: temperature -> the decisions of validation. Of n decisions each gold outcome has the target (n +
+    1) /
+    (n + 2), so the loss does not keep falling as confidence grows. A temperature below 1, which raises
+    confidence, needs evidence of how often answers are wrong: there is none without an error, and with e
+    errors the mean confidence does not exceed (n - e + 1) / (n + 2) (Laplace's rule of succession). 1.0 where
+    no other temperature is better.
 
-    Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood Methods".
+    Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
+    Methods".
     """
     from scipy.optimize import brentq, minimize_scalar
 
@@ -252,7 +275,8 @@ def best_temperature(decide: Callable[[float], BinaryDecisions]) -> float:
     def excess(log_t: float) -> float:
         return float(decide(math.exp(log_t)).confidence.mean()) - (n - errors + 1) / (n + 2)
 
-    # Not convex in general (posteriors of a chain, answers whose scores are summed): the best of a grid comes first.
+    # Not convex in general (posteriors of a chain, answers whose scores are summed): the best of a grid comes
+    # first.
     grid = np.linspace(math.log(COLDEST) if errors else 0.0, math.log(HOTTEST), STEPS).tolist()
     place = int(np.argmin([loss(log_t) for log_t in grid]))
     around = grid[max(place - 1, 0)], grid[min(place + 1, STEPS - 1)]

@@ -1,8 +1,9 @@
-"""Prediction sets and intervals, which contain what is right with a requested probability: split conformal prediction.
+"""Prediction sets and intervals, which contain what is right with a requested probability: split conformal
+prediction.
 
-The score of a label is 1 - its probability, as in Sadinle et al. 2019, "Least Ambiguous Set-Valued Classifiers With
-Bounded Error Levels"; the guarantee is that of Angelopoulos & Bates 2021, arXiv 2107.07511, section 1.
-"""
+The score of a label is 1 - its probability, as in Sadinle et al. 2019, "Least Ambiguous Set-Valued
+Classifiers With Bounded Error Levels"; the guarantee is that of Angelopoulos & Bates 2021, arXiv 2107.07511,
+section 1."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ MEASURED = (0.8, 0.9, 0.95)  # coverages reported for rows with targets
 class Conformal(TypedDict):
     """What is saved of the calibration rows.
 
-    rows: how many there were. gold: the probabilities of their gold labels, in descending order; of n > 1,000 rows only
-    those at ranks ceil(j * n / 1,000), for j from 1 to 1,000.
+    rows: how many there were. gold: the probabilities of their gold labels, in descending order; of n > 1,000
+    rows only those at ranks ceil(j * n / 1,000), for j from 1 to 1,000.
     """
 
     rows: int
@@ -55,10 +56,10 @@ def inclusion_threshold(known: Conformal, coverage: float) -> float:
     """The probability from which a label is in the set.
 
     Of the gold labels' probabilities for n calibration rows, in descending order, it is the one at rank
-    ceil((n + 1) * coverage), or the next lower one that was saved, which covers at most 1 / 1,000 more rows; lowered by
-    the share `ROUNDING`, so that the row it comes from is covered in any batch. The set of a new row that is
-    exchangeable with them has its gold label with at least the probability `coverage`. Raises UserError where there are
-    too few rows.
+    ceil((n + 1) * coverage), or the next lower one that was saved, which covers at most 1 / 1,000 more rows;
+    lowered by the share `ROUNDING`, so that the row it comes from is covered in any batch. The set of a new
+    row that is exchangeable with them has its gold label with at least the probability `coverage`. Raises
+    UserError where there are too few rows.
     """
     rows = known["rows"]
     needed = _rows_needed(coverage)
@@ -75,7 +76,9 @@ def inclusion_threshold(known: Conformal, coverage: float) -> float:
 
 def supported_coverages(known: Conformal) -> dict[float, float]:
     """The usual coverages that the calibration rows suffice for, each with its `inclusion_threshold`."""
-    return {each: inclusion_threshold(known, each) for each in MEASURED if known["rows"] >= _rows_needed(each)}
+    return {
+        each: inclusion_threshold(known, each) for each in MEASURED if known["rows"] >= _rows_needed(each)
+    }
 
 
 def _decimal(coverage: float) -> Fraction:

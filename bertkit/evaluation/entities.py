@@ -1,7 +1,8 @@
 """The scores of named entities, of those that seqeval reads, and the baseline to beat.
 
-A predicted entity is right where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003). seqeval
-counts over all sentences at once, from lists of all tags; the bootstrap needs the counts of each sentence.
+A predicted entity is right where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003).
+seqeval counts over all sentences at once, from lists of all tags; the bootstrap needs the counts of each
+sentence.
 """
 
 from __future__ import annotations
@@ -59,8 +60,11 @@ class PackedTags(Collection[Sequence[str]]):
         return any(sentence == tags for sentence in self)
 
 
-def predictions(answers: Iterable[Record], scored: Literal["words", "entities"]) -> tuple[PackedTags, Sequence[float]]:
-    """The tags of answers as they are written, and the scores of all their words, or of all their entities, in order.
+def predictions(
+    answers: Iterable[Record], scored: Literal["words", "entities"]
+) -> tuple[PackedTags, Sequence[float]]:
+    """The tags of answers as they are written, and the scores of all their words, or of all their entities,
+    in order.
 
     Reads the answers once.
     """
@@ -124,8 +128,8 @@ class GradedTags(Graded):
 class GradedEntities(GradedTags):
     """Predicted tags, in `scheme`, compared with the gold ones by their entities, which are the decisions.
 
-    given: the gold entities of sentences whose tags do not say them, by sentence; see `data.word_spans.gold_entities`.
-    """
+    given: the gold entities of sentences whose tags do not say them, by sentence; see
+    `data.word_spans.gold_entities`."""
 
     ece_name = "ece_entities"
     scheme: Learned = "BIO"
@@ -136,15 +140,19 @@ class GradedEntities(GradedTags):
         """The scores as a function of sentence weights (sentences, resamples), seqeval's to the last digit.
 
         `precision`, `recall` and `f1` are micro averages under conlleval's lenient reading of malformed tags,
-        as are those of each type, `f1/TYPE` and so on. `..._strict` count well-formed entities only (seqeval's
+        as are those of each type, `f1/TYPE` and so on. `..._strict` count well-formed entities only
+        (seqeval's
         strict mode). 0 / 0 counts as 0, as in seqeval; but None where there is neither a gold nor a predicted
-        entity. `f1_macro` is the mean over types with gold entities. `accuracy` is the share of words with the
+        entity. `f1_macro` is the mean over types with gold entities. `accuracy` is the share of words with
+        the
         right tag. `support/TYPE` is the number of gold entities, `invalid_tags` that of forbidden transitions
         in the predictions.
         """
         from seqeval.metrics.sequence_labeling import get_entities
 
-        lenient = self._counts(lambda tags: [(kind, first, last + 1) for kind, first, last in get_entities([*tags])])
+        lenient = self._counts(
+            lambda tags: [(kind, first, last + 1) for kind, first, last in get_entities([*tags])]
+        )
         strict = self._counts(lambda tags: strict_entities(tags, self.scheme))
         right, words, forbidden = np.empty((3, len(self.gold)), dtype=np.uint32)
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
@@ -157,7 +165,10 @@ class GradedEntities(GradedTags):
             counts = (lenient @ weights).reshape(shape)
             strict_counts = (strict @ weights).reshape(shape)
             per_type = precision_recall_f1(counts)
-            values = [*precision_recall_f1(counts.sum(axis=1)), *precision_recall_f1(strict_counts.sum(axis=1))]
+            values = [
+                *precision_recall_f1(counts.sum(axis=1)),
+                *precision_recall_f1(strict_counts.sum(axis=1)),
+            ]
             supported = counts[2] > 0
             f1_sum = np.where(supported, per_type[2], 0.0).sum(axis=0)
             values.append(ratio(f1_sum, supported.sum(axis=0), undefined=np.nan))
@@ -184,7 +195,8 @@ class GradedEntities(GradedTags):
     def errors(self) -> dict[str, int]:
         """Number of gold entities by outcome, and of spurious predicted ones; read as conlleval does.
 
-        correct: predicted. boundary: a predicted entity of the right type overlaps it, with another extent. type:
+        correct: predicted. boundary: a predicted entity of the right type overlaps it, with another extent.
+        type:
         the same extent, another type. both: only entities of another type and extent overlap it. missed: none
         does. These sum to the gold entities. spurious: predicted entities that overlap no gold one.
         """
@@ -193,7 +205,9 @@ class GradedEntities(GradedTags):
             predicted_at = _by_word(predicted)
             gold_at = _by_word(gold)
             counts.update(_outcome(entity, predicted_at) for entity in gold)
-            counts["spurious"] += sum(gold_at.keys().isdisjoint(range(first, end)) for _, first, end in predicted)
+            counts["spurious"] += sum(
+                gold_at.keys().isdisjoint(range(first, end)) for _, first, end in predicted
+            )
         return {error: counts[error] for error in _ERRORS}
 
     def confusion(self) -> Json:
@@ -219,7 +233,9 @@ class GradedEntities(GradedTags):
 
 
 def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence[str]) -> Any:
-    """A sparse matrix (3 * names, sentences): how often each was right, predicted and gold in each sentence."""
+    """A sparse matrix (3 * names, sentences): how often each was right, predicted and gold in each
+    sentence.
+    """
     from scipy.sparse import csc_array
 
     number = {name: index for index, name in enumerate(names)}
@@ -227,7 +243,9 @@ def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence
     ids = array("i")
     ends = array("i", [0])
     for sentence in found:
-        own = Counter(len(number) * block + number[name] for block, each in enumerate(sentence) for name in each)
+        own = Counter(
+            len(number) * block + number[name] for block, each in enumerate(sentence) for name in each
+        )
         ids.extend(own)
         counts.extend(own.values())
         ends.append(len(ids))
@@ -235,7 +253,8 @@ def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence
 
 
 def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags, unseen: str = "O") -> list[list[str]]:
-    """Tags (sentences, words): each word's most frequent tag in train, the first seen of equals; else `unseen`.
+    """Tags (sentences, words): each word's most frequent tag in train, the first seen of equals; else
+    `unseen`.
 
     Case counts. The tags of neighbours need not fit together.
     """

@@ -1,4 +1,6 @@
-"""What is reported about answers that were compared with their references: the contract, and scores by row weights."""
+"""What is reported about answers that were compared with their references: the contract, and scores by row
+weights.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Graded:
         return self.scored.scores
 
     def after_fit(self) -> Self:
-        """These rows, decided with what is fitted on them where no option fixes it. Default: nothing is fitted."""
+        """These rows, decided with what is fitted on them where no option fixes it. Default: nothing is
+        fitted.
+        """
         return self
 
     def calibrated(self) -> Json:
@@ -46,11 +50,15 @@ class Graded:
         return {}
 
     def decisions(self) -> dict[str, tuple[Any, Any]]:
-        """`after` calibration, and `before` where it is known -> confidences `(decisions,)`, and which are right."""
+        """`after` calibration, and `before` where it is known -> confidences `(decisions,)`, and which are
+        right.
+        """
         return {}
 
     def pairs(self) -> tuple[Any, Any]:
-        """Predictions and references for a user's own `evaluate.Metric`. Raises UserError where there are none."""
+        """Predictions and references for a user's own `evaluate.Metric`. Raises UserError where there are
+        none.
+        """
         raise UserError(
             "metrics",
             "the answers of this task have no pairs of prediction and reference for metrics of your own",
@@ -60,10 +68,11 @@ class Graded:
 
 @dataclass(frozen=True)
 class Scored(Graded):
-    """Metrics as a function of row weights: weights of one give the scores, resampled weights their intervals.
+    """Metrics as a function of row weights: weights of one give the scores, resampled weights their
+    intervals.
 
-    weighted: that function of weights `(rows, resamples)`. rows: how many rows there are. exact: scores whose last
-    digit depends on the order of the sums; those are a library's.
+    weighted: that function of weights `(rows, resamples)`. rows: how many rows there are. exact: scores whose
+    last digit depends on the order of the sums; those are a library's.
     """
 
     weighted: Weighted
@@ -82,19 +91,24 @@ class Scored(Graded):
 
 
 def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Scores:
-    """The numbers of a user's own metric, such as those of `evaluate`: {name: float}, None for one that is not finite.
+    """The numbers of a user's own metric, such as those of `evaluate`: {name: float}, None for one that is
+    not finite.
 
     metric: anything whose `compute(predictions=…, references=…)` returns named numbers.
-    predictions, references: one per row, as the metric expects them. Raises UserError where `compute` fails, or does
-    not return a dictionary of names and numbers.
+    predictions, references: one per row, as the metric expects them. Raises UserError where `compute` fails,
+    or does not return a dictionary of names and numbers.
     """
-    with translated(Exception, UserError, "metrics", f"{type(metric).__name__}.compute failed on these answers"):
+    with translated(
+        Exception, UserError, "metrics", f"{type(metric).__name__}.compute failed on these answers"
+    ):
         result = metric.compute(predictions=predictions, references=references)
     if not isinstance(result, Mapping) or not all(
         isinstance(k, str) and isinstance(v, Real) for k, v in result.items()
     ):
         raise UserError(
-            "metrics", f"the metric returned {short_repr(result)}, not names and numbers", "Return {name: number}."
+            "metrics",
+            f"the metric returned {short_repr(result)}, not names and numbers",
+            "Return {name: number}.",
         )
     return {key: float(value) if math.isfinite(value) else None for key, value in result.items()}
 
@@ -110,7 +124,8 @@ def all_scores(graded: Graded, metrics: Sequence[Any]) -> Scores:
         if taken := sorted(own.keys() & scores.keys()):
             raise UserError(
                 "metrics",
-                f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is already",
+                f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is "
+                "already",
                 "Give it a name of its own.",
             )
         scores |= own

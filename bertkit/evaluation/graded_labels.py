@@ -23,10 +23,10 @@ from bertkit.text import Json, Record
 class GradedLabels(Graded):
     """Decisions and probabilities compared with the references.
 
-    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form, -1
-    where no single label is given. table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`.
-    temperature, thresholds, cutoffs: what the answers were given with; None where no option fixes them yet. conformal:
-    what sets and intervals are taken from, likewise.
+    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same
+    form, -1 where no single label is given. table: probabilities `(rows, labels)`; for regression the numbers
+    `(rows, 1)`. temperature, thresholds, cutoffs: what the answers were given with; None where no option
+    fixes them yet. conformal: what sets and intervals are taken from, likewise.
     """
 
     kind: Kind
@@ -79,7 +79,9 @@ class GradedLabels(Graded):
         thresholds: Limits = None,
         cutoffs: ByLabel | None = None,
     ) -> Self:
-        """From probabilities `(rows, labels)`, or from numbers `(rows, 1)`; their temperature is not fixed."""
+        """From probabilities `(rows, labels)`, or from numbers `(rows, 1)`; their temperature is not
+        fixed.
+        """
         references = np.asarray(references)
         if kind == "regression":
             return cls(kind, names, references, table[:, 0], table)
@@ -92,8 +94,8 @@ class GradedLabels(Graded):
         return metrics.scored(self.kind, self.references, self.table, self.names, self.given)
 
     def details(self) -> Json:
-        """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows with a
-        label where some have none, and calibration before and after."""
+        """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows
+        with a label where some have none, and calibration before and after."""
         coverage = {} if self.conformal is None else {"coverage": list(self._coverage(self.conformal))}
         if self.kind == "regression":
             return coverage
@@ -135,10 +137,15 @@ class GradedLabels(Graded):
 
         def outcomes(table: Floats) -> tuple[Any, Any]:
             parts = metrics.decision_outcomes(self.kind, table, self.references, self.given)
-            confidence, right = (np.concatenate([*map(np.ravel, column)]) for column in zip(*parts, strict=True))
+            confidence, right = (
+                np.concatenate([*map(np.ravel, column)]) for column in zip(*parts, strict=True)
+            )
             return confidence, right
 
-        return {"before": outcomes(self.tempered(1 / (self.temperature or 1.0))), "after": outcomes(self.table)}
+        return {
+            "before": outcomes(self.tempered(1 / (self.temperature or 1.0))),
+            "after": outcomes(self.table),
+        }
 
     def _coverage(self, known: Conformal) -> Iterator[Coverage]:
         """The sets or intervals of these rows at the usual coverages."""
@@ -153,8 +160,8 @@ class GradedLabels(Graded):
                 yield Coverage(coverage=coverage, measured=measured, mean_size=size, single=single)
 
     def _gold(self) -> Floats:
-        """Probabilities of the gold labels `(rows,)`; for regression the residuals, negative, so that more is better
-        here too."""
+        """Probabilities of the gold labels `(rows,)`; for regression the residuals, negative, so that more is
+        better here too."""
         if self.kind == "regression":
             return np.asarray(-np.abs(self.given - self.references))
         return np.asarray(self.table[np.arange(len(self.table)), self.references])
@@ -183,7 +190,9 @@ class GradedLabels(Graded):
             return replace(fitted.decided(), conformal=self.conformal or conformal(fitted._gold()))
         limits = self.thresholds
         if limits is None:
-            limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
+            limits = dict(
+                zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True)
+            )
         return replace(fitted, thresholds=limits).decided()
 
     def decided(self) -> Self:
@@ -198,7 +207,9 @@ class GradedLabels(Graded):
         """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""
         fitted = self.after_fit()
         values = {name: getattr(fitted, name) for name in ("temperature", "thresholds", "conformal")}
-        return {name: value for name, value in values.items() if value is not None and getattr(self, name) is None}
+        return {
+            name: value for name, value in values.items() if value is not None and getattr(self, name) is None
+        }
 
 
 def _confusion(references: Any, decisions: Any, count: int) -> Any:

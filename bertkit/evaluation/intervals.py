@@ -1,8 +1,8 @@
 """Bootstrap 95 % percentile intervals over rows (Efron & Tibshirani 1993), and sums over weighted rows.
 
-A resample draws as many rows as there are, with replacement: it is a whole-number weight per row. So a metric is
-written as a function of row weights that computes many resamples at a time, from sums over rows that are sparse
-matrix products; with weights of one it is the metric of the rows themselves.
+A resample draws as many rows as there are, with replacement: it is a whole-number weight per row. So a metric
+is written as a function of row weights that computes many resamples at a time, from sums over rows that are
+sparse matrix products; with weights of one it is the metric of the rows themselves.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ Weighted = Callable[[Floats], Values]
 
 CHUNK = 2**18  # weights held at a time: 2 MiB, which caches hold
 ROWS = 2**14  # rows at a time, where each gives several numbers
-CONSTANT = float(np.finfo(np.float64).eps) ** 0.75  # scipy's limit: smaller deviations from the mean are rounding
+CONSTANT = (
+    float(np.finfo(np.float64).eps) ** 0.75
+)  # scipy's limit: smaller deviations from the mean are rounding
 COUNTS = ("support/", "invalid_tags")  # of rows: whole numbers without an interval
 
 
-def bootstrap(weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
+def bootstrap(
+    weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int = 0
+) -> dict[str, Interval | None]:
     """95 % percentile intervals of metrics given as a function of row weights (rows, some resamples).
 
-    None where a metric is undefined in more than half of the resamples, or a bound is infinite. Metrics of the same
-    rows under the same seed see the same resamples.
+    None where a metric is undefined in more than half of the resamples, or a bound is infinite. Metrics of
+    the same rows under the same seed see the same resamples.
     """
     rng = np.random.default_rng(seed)
     step = max(1, min(64, CHUNK // rows))
@@ -87,7 +91,9 @@ def precision_recall_f1(hits: Floats, predicted: Floats, actual: Floats, labels:
 
 
 def matthews(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
-    """Gorodkin 2004, from weights by label, each (labels, resamples). Rows without a prediction are one more class."""
+    """Gorodkin 2004, from weights by label, each (labels, resamples). Rows without a prediction are one more
+    class.
+    """
     total = actual.sum(axis=0)
     none = total - predicted.sum(axis=0)
     covariance = hits.sum(axis=0) * total - (actual * predicted).sum(axis=0)

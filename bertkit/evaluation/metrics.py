@@ -1,8 +1,8 @@
 """The metrics of classification and regression, as scikit-learn and scipy define them.
 
-Every score is a plain float, or None where it is not defined. Higher is better, except for `ece`, the expected
-calibration error, and `support/...`, the number of rows. Where the order of the sums decides the last digit
-(areas, means of logarithms, correlations), the score is scikit-learn's or scipy's own.
+Every score is a plain float, or None where it is not defined. Higher is better, except for `ece`, the
+expected calibration error, and `support/...`, the number of rows. Where the order of the sums decides the
+last digit (areas, means of logarithms, correlations), the score is scikit-learn's or scipy's own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ Kind = Literal["single-label", "multi-label", "regression"]
 EPS = float(np.finfo(np.float64).eps)  # probabilities are clipped to [EPS, 1 - EPS] before their logarithm
 
 _AVERAGES = ("f1_macro", "f1_micro", "f1_weighted", "precision_macro", "recall_macro")
-PROBABILISTIC = ("roc_auc", "neg_log_loss", "ece")  # these are computed from probabilities, not from decisions
+PROBABILISTIC = (
+    "roc_auc",
+    "neg_log_loss",
+    "ece",
+)  # these are computed from probabilities, not from decisions
 _PER_LABEL = ("precision", "recall", "f1", "support")
 _NAMES: dict[Kind, tuple[str, ...]] = {
     "single-label": ("accuracy", *_AVERAGES, "matthews_correlation", *PROBABILISTIC),
@@ -61,39 +65,47 @@ SELECTING = frozenset([*PER_LABEL, *(name for kind in _NAMES for name in selecti
 
 
 def scored(
-    kind: Kind, references: ArrayLike, table: ArrayLike, labels: Sequence[str], decisions: ArrayLike | None = None
+    kind: Kind,
+    references: ArrayLike,
+    table: ArrayLike,
+    labels: Sequence[str],
+    decisions: ArrayLike | None = None,
 ) -> Scored:
     """The metrics of this kind, those of `metric_names`.
 
-    references, decisions: label ids (rows,), -1 for a decision on no label; multi-label: 0 and 1 (rows, labels).
-    table: probabilities (rows, labels). labels: names, by id. Without decisions, the most probable label, or all labels
-    from 0.5 on. Regression: references are numbers (rows,), the table holds the predictions (rows, 1).
+    references, decisions: label ids (rows,), -1 for a decision on no label; multi-label: 0 and 1 (rows,
+    labels).
+    table: probabilities (rows, labels). labels: names, by id. Without decisions, the most probable label, or
+    all labels from 0.5 on. Regression: references are numbers (rows,), the table holds the predictions (rows,
+    1).
 
-    Averages go over all labels, also those that no row has: such a label has precision, recall and F1 of 0, as has any
-    with 0 / 0 (scikit-learn's `labels=range(n), zero_division=0`). `roc_auc` is the mean, one-vs-rest, over the labels
-    that some rows have and some have not; for one of two labels, that of label 1. `neg_log_loss` is in nats: of the
-    true label, or for multi-label the negated binary cross-entropy, mean over (row, label). `ece` is taken over 15 bins
-    of the probability of the most probable label, for multi-label of the decision (Guo et al. 2017). In multi-label
-    each (row, label) is a decision, over which `f1_micro` and `ece` go, and `subset_accuracy` is the share of rows with
-    exactly the right labels. `matthews_correlation` is 0 where truth or predictions are constant, as in scikit-learn.
-    A row without a single label counts as wrong: it lowers accuracy and recall, but no precision.
-    """
+    Averages go over all labels, also those that no row has: such a label has precision, recall and F1 of 0,
+    as has any with 0 / 0 (scikit-learn's `labels=range(n), zero_division=0`). `roc_auc` is the mean,
+    one-vs-rest, over the labels that some rows have and some have not; for one of two labels, that of label
+    1. `neg_log_loss` is in nats: of the true label, or for multi-label the negated binary cross-entropy, mean
+    over (row, label). `ece` is taken over 15 bins of the probability of the most probable label, for
+    multi-label of the decision (Guo et al. 2017). In multi-label each (row, label) is a decision, over which
+    `f1_micro` and `ece` go, and `subset_accuracy` is the share of rows with exactly the right labels.
+    `matthews_correlation` is 0 where truth or predictions are constant, as in scikit-learn. A row without a
+    single label counts as wrong: it lowers accuracy and recall, but no precision."""
     if kind == "regression":
         return regression(references, np.asarray(table)[:, 0])
     probabilities = np.asarray(table, dtype=np.float64)
     if decisions is None:
         decisions = probabilities.argmax(axis=1) if kind == "single-label" else probabilities >= 0.5
     truth, chosen = (
-        ids if ids.dtype.kind in "bi" else ids.astype(np.int64) for ids in map(np.asarray, (references, decisions))
+        ids if ids.dtype.kind in "bi" else ids.astype(np.int64)
+        for ids in map(np.asarray, (references, decisions))
     )
     return _classification(kind, labels, probabilities, truth, chosen)
 
 
 def decision_outcomes(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> Iterator[tuple[Floats, Bools]]:
-    """Probabilities of what was decided, and whether that is right, `(rows, decisions)` each, of some rows at a time.
+    """Probabilities of what was decided, and whether that is right, `(rows, decisions)` each, of some rows at
+    a time.
 
-    table, truth, chosen: as `table`, `references` and `decisions` of `scored`. Single-label, a row is one decision, the
-    most probable label whichever is chosen; multi-label, each (row, label) is one.
+    table, truth, chosen: as `table`, `references` and `decisions` of `scored`. Single-label, a row is one
+    decision, the most probable label whichever is chosen; multi-label, each (row, label) is one.
     """
     for rows in blocks(len(table)):
         part = table[rows]
@@ -103,12 +115,18 @@ def decision_outcomes(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> I
             yield np.where(chosen[rows], part, 1 - part), chosen[rows] == truth[rows]
 
 
-def _classification(kind: Kind, labels: Sequence[str], table: Floats, references: Ints, decisions: Ints) -> Scored:
-    """Metrics from probabilities `(rows, labels)`, and from ids of true and chosen labels as `scored` takes them."""
+def _classification(
+    kind: Kind, labels: Sequence[str], table: Floats, references: Ints, decisions: Ints
+) -> Scored:
+    """Metrics from probabilities `(rows, labels)`, and from ids of true and chosen labels as `scored` takes
+    them.
+    """
     from scipy.sparse import csr_array
 
     single = kind == "single-label"
-    truth, chosen = (ids[:, None] == np.arange(len(labels)) if single else ids == 1 for ids in (references, decisions))
+    truth, chosen = (
+        ids[:, None] == np.arange(len(labels)) if single else ids == 1 for ids in (references, decisions)
+    )
     columns = slice(1, None) if single and len(labels) == 2 else slice(None)
     positive = truth[:, columns]
     scores = table[:, columns]
@@ -147,7 +165,9 @@ def _classification(kind: Kind, labels: Sequence[str], table: Floats, references
 
 
 def _gaps(parts: Iterable[tuple[Floats, Bools]]) -> Any:
-    """A sparse (BINS, rows) matrix: what each row adds to the gap between confidence and accuracy in each bin."""
+    """A sparse (BINS, rows) matrix: what each row adds to the gap between confidence and accuracy in each
+    bin.
+    """
     from scipy.sparse import csr_array, vstack
 
     sums = []

@@ -1,4 +1,6 @@
-"""Two systems compared on the same rows: paired bootstrap, McNemar's exact test, approximate randomisation."""
+"""Two systems compared on the same rows: paired bootstrap, McNemar's exact test, approximate
+randomisation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ RESAMPLES = 1000
 
 
 class Difference(NamedTuple):
-    """A metric of the first and of the second system; interval: 95 %, of second - first, None where not defined."""
+    """A metric of the first and of the second system; interval: 95 %, of second - first, None where not
+    defined.
+    """
 
     first: float
     second: float
@@ -26,7 +30,9 @@ class Difference(NamedTuple):
 
 
 def differences(first: Scored, second: Scored) -> dict[str, Difference]:
-    """The metrics that both systems have on the same rows, each resample of which is scored for both (Koehn 2004)."""
+    """The metrics that both systems have on the same rows, each resample of which is scored for both (Koehn
+    2004).
+    """
 
     def weighted(weights: Floats) -> Values:
         before = first.weighted(weights)
@@ -35,7 +41,11 @@ def differences(first: Scored, second: Scored) -> dict[str, Difference]:
 
     bounds = bootstrap(weighted, first.rows, resamples=RESAMPLES)
     pairs = {name: (first.scores.get(name), second.scores.get(name)) for name in bounds}
-    return {name: Difference(a, b, bounds[name]) for name, (a, b) in pairs.items() if a is not None and b is not None}
+    return {
+        name: Difference(a, b, bounds[name])
+        for name, (a, b) in pairs.items()
+        if a is not None and b is not None
+    }
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -46,10 +56,11 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def randomisation(both: Scored, metric: str) -> float:
-    """Two-sided p-value of approximate randomisation (Noreen 1989): the share of relabellings that differ as much.
+    """Two-sided p-value of approximate randomisation (Noreen 1989): the share of relabellings that differ as
+    much.
 
-    both: the first system's answers to all rows, then the second's to the same rows. A relabelling exchanges the two
-    answers to each row with probability 1/2.
+    both: the first system's answers to all rows, then the second's to the same rows. A relabelling exchanges
+    the two answers to each row with probability 1/2.
     """
     rows = both.rows // 2
     rng = np.random.default_rng(0)

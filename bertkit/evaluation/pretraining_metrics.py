@@ -37,11 +37,14 @@ def scored(answers: Sequence[Answer], *, pairs: bool) -> Scored:
     return Scored(weighted, len(answers))
 
 
-def unigrams(features: Dataset, labels: Sequence[Sequence[int]], vocabulary: int) -> dict[str, dict[str, float | None]]:
-    """A unigram baseline: the accuracy of the most frequent token of these features, and the perplexity of frequencies.
+def unigrams(
+    features: Dataset, labels: Sequence[Sequence[int]], vocabulary: int
+) -> dict[str, dict[str, float | None]]:
+    """A unigram baseline: the accuracy of the most frequent token of these features, and the perplexity of
+    frequencies.
 
-    labels: of the masked examples, -100 where nothing is masked. Frequencies are those of the first examples, plus one.
-    """
+    labels: of the masked examples, -100 where nothing is masked. Frequencies are those of the first examples,
+    plus one."""
     counts = np.ones(vocabulary)
     for ids in features.select(range(min(len(features), SAMPLE)))["input_ids"]:
         counts += np.bincount(np.asarray(ids, dtype=np.int64), minlength=vocabulary)

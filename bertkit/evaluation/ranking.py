@@ -1,7 +1,8 @@
-"""Scores of ranked documents against graded judgements, by ir-measures (trec_eval), per query and over queries.
+"""Scores of ranked documents against graded judgements, by ir-measures (trec_eval), per query and over
+queries.
 
-A tie is not a gain: of documents with equal scores, the less relevant come first. So scores are those of the worst
-order of equals, and the same whatever the order of the rows; trec_eval would break ties by document id.
+A tie is not a gain: of documents with equal scores, the less relevant come first. So scores are those of the
+worst order of equals, and the same whatever the order of the rows; trec_eval would break ties by document id.
 McSherry & Najork (2008) compare such rules.
 """
 
@@ -30,7 +31,7 @@ KS = (1, 5, 10, 100)  # of recall@k
 QUERIES = 256  # measured at a time
 
 Judgements = dict[str, dict[str, int]]
-"""Query id -> {document id: grade}, 0 is not relevant; a document that is not named is not relevant either."""
+"""Query id -> {document id: grade}, 0 is not relevant, nor is a document that is not named."""
 PerQuery = dict[str, dict[str, float]]
 """Score name -> {query id: value}, the queries in the order of the judgements."""
 
@@ -46,8 +47,8 @@ def measures(hits: Mapping[str, Sequence[str]], judged: Judgements) -> PerQuery:
     - `map`: mean, over the relevant documents, of the precision at their ranks, in all that were found.
     - `recall@k`: share of the relevant documents among the first k.
 
-    Relevant is a grade of 1 or more. A query without a relevant document, or for which nothing was found, scores 0.
-    Raises UserError: ir-measures is not installed.
+    Relevant is a grade of 1 or more. A query without a relevant document, or for which nothing was found,
+    scores 0. Raises UserError: ir-measures is not installed.
     """
     with extras_required():
         import ir_measures
@@ -55,7 +56,9 @@ def measures(hits: Mapping[str, Sequence[str]], judged: Judgements) -> PerQuery:
 
     names = {nDCG @ 10: "ndcg@10", RR @ 10: "mrr@10", AP: "map", **{R @ k: f"recall@{k}" for k in KS}}
     run = {
-        query: {name: -rank for rank, name in enumerate(documents)} for query, documents in hits.items() if documents
+        query: {name: -rank for rank, name in enumerate(documents)}
+        for query, documents in hits.items()
+        if documents
     }
     values = {name: dict.fromkeys(judged, 0.0) for name in names.values()}
     for metric in ir_measures.iter_calc(list(names), judged, run):
@@ -111,7 +114,9 @@ class GradedSearches(Graded):
 
 
 def places(ranks: ArrayLike, gains: ArrayLike) -> list[int]:
-    """The places of a query's documents, from 1: of equals, the better come later. ranks: see `Retrieval.answer`."""
+    """The places of a query's documents, from 1: of equals, the better come later. ranks: see
+    `Retrieval.answer`.
+    """
     ranks = np.asarray(ranks)
     order = np.lexsort([-np.asarray(gains), ranks])
     ordered = ranks[order]
@@ -123,7 +128,9 @@ def places(ranks: ArrayLike, gains: ArrayLike) -> list[int]:
 def searched(
     rows: Dataset, queries: Sequence[str], documents: Sequence[str], query_vectors: Any, document_vectors: Any
 ) -> Iterator[Answer]:
-    """One answer per row, as described at `Retrieval.answer`, from unit vectors of the named queries and documents."""
+    """One answer per row, as described at `Retrieval.answer`, from unit vectors of the named queries and
+    documents.
+    """
     named = {"query_id", "document_id"} <= set(rows.column_names)
     rows_of = rows_by_query(rows)
     place = {name: index for index, name in enumerate(documents)}
@@ -180,10 +187,14 @@ def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:
 
 
 def by_place(rows: Dataset, ranks: Sequence[int]) -> Judgements:
-    """The grades of these rows, whose documents are named by their places. Raises DataError: they have no grades."""
+    """The grades of these rows, whose documents are named by their places. Raises DataError: they have no
+    grades.
+    """
     judged: dict[str, dict[str, tuple[int, int]]] = {}
     grades = column_values(rows, required(rows, "grade"))
-    for query, document, rank, grade in zip(ids(rows, "query"), ids(rows, "document"), ranks, grades, strict=True):
+    for query, document, rank, grade in zip(
+        ids(rows, "query"), ids(rows, "document"), ranks, grades, strict=True
+    ):
         judged.setdefault(query, {})[document] = rank, int(grade)
     columns = {query: tuple(zip(*pairs.values(), strict=True)) for query, pairs in judged.items()}
     return {name: dict(zip(map(str, places(*both)), both[1], strict=True)) for name, both in columns.items()}

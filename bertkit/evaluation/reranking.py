@@ -26,7 +26,9 @@ CUTOFF = 10  # of ndcg@10 and mrr@10
 
 
 def query_numbers(queries: Iterable[str], names: Iterable[str | None] | None) -> Ints:
-    """The number of each row's query, from 0, in the order of first rows; by its name, or else by its text."""
+    """The number of each row's query, from 0, in the order of first rows; by its name, or else by
+    its text.
+    """
     numbers: dict[tuple[bool, str], int] = {}
     pairs = zip(queries, repeat(None) if names is None else names, strict=False)
     keys = ((name is None, query if name is None else name) for query, name in pairs)
@@ -42,8 +44,8 @@ def metric_names(grouped: bool, graded: bool) -> list[str]:
 class RankedRows(Graded):
     """Documents' targets and scores, and the number of each one's query, from 0: `(rows,)` each.
 
-    grouped: whether the order within a query counts, else every row stands alone. graded: whether there are targets
-    other than 0 and 1. What is None is inferred from the rows.
+    grouped: whether the order within a query counts, else every row stands alone. graded: whether there are
+    targets other than 0 and 1. What is None is inferred from the rows.
     Relevant is a target above 0; a document's gain is its target, and never below 0. Of equal scores the less
     relevant document comes first: a tie is not a gain, whatever the order of the rows.
     """
@@ -59,10 +61,11 @@ class RankedRows(Graded):
 
     @cached_property
     def per_query(self) -> tuple[Floats, Floats, Ints]:
-        """nDCG@10 (Järvelin & Kekäläinen 2002), the rank of the first relevant document, and the number of documents.
+        """nDCG@10 (Järvelin & Kekäläinen 2002), the rank of the first relevant document, and the number of
+        documents.
 
-        `(queries,)` each. nDCG is NaN for queries without a relevant document, or with a single document; without a
-        relevant document the rank is infinite.
+        `(queries,)` each. nDCG is NaN for queries without a relevant document, or with a single document;
+        without a relevant document the rank is infinite.
         """
         sizes = np.bincount(self.groups)
         number = np.repeat(np.arange(len(sizes)), sizes)

@@ -1,4 +1,6 @@
-"""Scores of pairs by their cosine: against grades, against two labels, and of positives among the other rows'."""
+"""Scores of pairs by their cosine: against grades, against two labels, and of positives among the other
+rows'.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,14 @@ def unit(vectors: Any) -> Any:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def by_cosine(sides: Sequence[Any], rows: Dataset, labels: Sequence[str], threshold: float | None) -> list[Answer]:
-    """Answers from the unit vectors of each side of a pair, `(rows, size)` each, dense or sparse: `score`, the cosine.
+def by_cosine(
+    sides: Sequence[Any], rows: Dataset, labels: Sequence[str], threshold: float | None
+) -> list[Answer]:
+    """Answers from the unit vectors of each side of a pair, `(rows, size)` each, dense or sparse: `score`,
+    the cosine.
 
-    With two labels also `label`, the second from the threshold on; where rows have a `positive`, its `rank`: how many
-    of their different texts are at least as near; with a third side `negative_score`.
+    With two labels also `label`, the second from the threshold on; where rows have a `positive`, its `rank`:
+    how many of their different texts are at least as near; with a third side `negative_score`.
     """
 
     def rowwise(a: Any, b: Any) -> list[float]:
@@ -74,7 +79,8 @@ def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
 
 
 def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) -> Scored:
-    """Accuracy of `cosine >= threshold` (None: 0.5), and average precision: the mean precision at each similar pair.
+    """Accuracy of `cosine >= threshold` (None: 0.5), and average precision: the mean precision at each
+    similar pair.
 
     Average precision is scikit-learn's: pairs of one cosine are one step.
     """
@@ -98,7 +104,9 @@ def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) ->
 
 @dataclass(frozen=True, eq=False)
 class LabelledPairs(Graded):
-    """Cosines of pairs, `(pairs,)`, compared with two labels, 1 where similar; threshold: None where none is set."""
+    """Cosines of pairs, `(pairs,)`, compared with two labels, 1 where similar; threshold: None where none is
+    set.
+    """
 
     similar: ArrayLike
     cosines: ArrayLike
@@ -118,25 +126,35 @@ class LabelledPairs(Graded):
 
 
 def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:
-    """Mean reciprocal rank and the share of first places; `beats`: is the positive nearer than the row's negative?"""
+    """Mean reciprocal rank and the share of first places; `beats`: is the positive nearer than the row's
+    negative?
+    """
     places = np.asarray(ranks, dtype=np.float64)
     values = {"mrr": 1 / places, "accuracy_at_1": (places == 1).astype(np.float64)}
     if beats is not None:
         values["triplet_accuracy"] = np.asarray(beats, dtype=np.float64)
-    return Scored(lambda weights: {n: v @ weights / weights.sum(axis=0) for n, v in values.items()}, len(places))
+    return Scored(
+        lambda weights: {n: v @ weights / weights.sum(axis=0) for n, v in values.items()}, len(places)
+    )
 
 
 def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
-    """The cosine from which calling a pair similar is most often right, the highest of equals: see `thresholds_of`."""
+    """The cosine from which calling a pair similar is most often right, the highest of equals: see
+    `thresholds_of`.
+    """
     known = thresholds_of(cosines, similar)
     scores = np.asarray(cosines, dtype=np.float64)
     values = np.concatenate([[scores.min() - ROUNDING], known.values[1:], [scores.max() + ROUNDING]])
-    right = np.append(2 * known.hits - known.given, 0)  # answers, but for a constant; the last calls no pair similar
+    right = np.append(
+        2 * known.hits - known.given, 0
+    )  # answers, but for a constant; the last calls no pair similar
     return float(values[np.flatnonzero(right == right.max())[-1]])
 
 
 def places(similarities: Floats, own: Ints) -> list[int]:
-    """The place of each row's own text, from 1, by similarities `(rows, texts)`: a tie is not a gain, see `ranking`."""
+    """The place of each row's own text, from 1, by similarities `(rows, texts)`: a tie is not a gain, see
+    `ranking`.
+    """
     of_own = np.take_along_axis(similarities, own[:, None], axis=1)
     return [int(place) for place in (similarities >= of_own).sum(axis=1)]
 
@@ -147,7 +165,9 @@ def of(answers: Sequence[Record], name: str) -> Floats:
 
 
 def of_rows(answers: Sequence[Record], rows: Dataset) -> Scored:
-    """Cosines against the rows' `score`; or the ranks of their `positive`, nearer than a `negative` or not."""
+    """Cosines against the rows' `score`; or the ranks of their `positive`, nearer than a `negative`
+    or not.
+    """
     if "score" in rows.column_names:
         return graded(np.fromiter(column_values(rows, "score"), np.float64, len(rows)), of(answers, "score"))
     beats = of(answers, "score") > of(answers, "negative_score") if "negative" in rows.column_names else None

@@ -1,9 +1,10 @@
-"""The scores of extractive question answering, as the official scripts of SQuAD and MLQA define them, in [0, 1].
+"""The scores of extractive question answering, as the official scripts of SQuAD and MLQA define them, in [0,
+1].
 
-SQuAD: Rajpurkar et al. 2016 (version 1.1) and 2018 (version 2.0). MLQA: Lewis et al. 2020. They differ in the tokens of
-an answer, a `Rule`, which the script of the contexts decides. Where the scripts of 1.1 and 2.0 differ, over a gold
-answer that is nothing but articles and punctuation, this is the script of 2.0: such an answer does not count.
-"""
+SQuAD: Rajpurkar et al. 2016 (version 1.1) and 2018 (version 2.0). MLQA: Lewis et al. 2020. They differ in the
+tokens of an answer, a `Rule`, which the script of the contexts decides. Where the scripts of 1.1 and 2.0
+differ, over a gold answer that is nothing but articles and punctuation, this is the script of 2.0: such an
+answer does not count."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_CHARACTER = re.compile(rf"((?=\w)[{UNSPACED}{HANGUL}](?:(?!\w)[{UNSPACED}])*)")  # with its vowel signs and tones
+_CHARACTER = re.compile(
+    rf"((?=\w)[{UNSPACED}{HANGUL}](?:(?!\w)[{UNSPACED}])*)"
+)  # with its vowel signs and tones
 _TIE = 1e-9  # sums of F1 that differ by less do so by rounding
 
 
@@ -52,7 +55,9 @@ class Rule(NamedTuple):
     tokens: Callable[[str], list[str]]
 
     def scores(self, predicted: str, gold: Sequence[str]) -> tuple[float, float]:
-        """Exact match and F1 of one answer, each the best over the gold answers; "" and [] stand for no answer."""
+        """Exact match and F1 of one answer, each the best over the gold answers; "" and [] stand for no
+        answer.
+        """
         answer = self.tokens(predicted)
         wanted = [tokens for text in gold if (tokens := self.tokens(text))] or [[]]
         if answer in wanted:
@@ -66,10 +71,11 @@ def _squad_tokens(text: str) -> list[str]:
 
 
 def _mlqa_tokens(text: str) -> list[str]:
-    """Words, and single characters of scripts without blanks: lower case, without punctuation and the Arabic article.
+    """Words, and single characters of scripts without blanks: lower case, without punctuation and the Arabic
+    article.
 
-    MLQA's script does so with ideographs; here also with kana, Thai, Khmer and others, a character with its marks, and
-    with Hangul, as KorQuAD's script does. It removes the article's letters wherever they are.
+    MLQA's script does so with ideographs; here also with kana, Thai, Khmer and others, a character with its
+    marks, and with Hangul, as KorQuAD's script does. It removes the article's letters wherever they are.
     """
     kept = (code for code in text.lower().translate(_PUNCTUATION) if unicodedata.category(code)[0] != "P")
     return _CHARACTER.sub(r" \1 ", "".join(kept).replace("ال", " ")).split()
@@ -90,10 +96,11 @@ def log_odds(null: float, best: float) -> float:
 
 
 class GradedAnswers(Graded):
-    """Answers as they are written, compared with the `answers` of their rows; a row without any is unanswerable.
+    """Answers as they are written, compared with the `answers` of their rows; a row without any is
+    unanswerable.
 
-    unanswerable: whether the task knows such questions; it then has `no_answer_auc`, the area under the ROC curve of
-    detecting them. fitted: the calibration in use, for `details`.
+    unanswerable: whether the task knows such questions; it then has `no_answer_auc`, the area under the ROC
+    curve of detecting them. fitted: the calibration in use, for `details`.
     values: (2, questions), exact match and F1 of each.
     """
 
@@ -111,14 +118,17 @@ class GradedAnswers(Graded):
 
     @cached_property
     def scored(self) -> Scored:
-        """`exact_match` and `f1`, means over questions, as a function of question weights (questions, resamples).
+        """`exact_match` and `f1`, means over questions, as a function of question weights (questions,
+        resamples).
 
-        Where some questions are unanswerable, also both over the rest, `..._has_answer` (undefined where there is no
-        rest), and over them, `..._no_answer`: both are the share of them that got no answer. Questions of one
-        paragraph are not independent, so the true intervals are somewhat wider than those of the bootstrap.
-        """
+        Where some questions are unanswerable, also both over the rest, `..._has_answer` (undefined where
+        there is no rest), and over them, `..._no_answer`: both are the share of them that got no answer.
+        Questions of one paragraph are not independent, so the true intervals are somewhat wider than those of
+        the bootstrap."""
         names = metric_names(not self.answerable.all())
-        members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])[: len(names) // 2]
+        members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])[
+            : len(names) // 2
+        ]
         values = members[:, None] * self.values
 
         def scores(weights: Floats) -> Values:
@@ -134,7 +144,9 @@ class GradedAnswers(Graded):
         """Those of `scored`; a task that knows unanswerable questions has all of them, maybe None."""
         scores = {**dict.fromkeys(metric_names(self.unanswerable)), **super().scores}
         if self.unanswerable:
-            scores["no_answer_auc"] = exact_roc_auc(~self.answerable[:, None], self._column("null_score")[:, None])
+            scores["no_answer_auc"] = exact_roc_auc(
+                ~self.answerable[:, None], self._column("null_score")[:, None]
+            )
         return scores
 
     def after_fit(self) -> Self:
@@ -142,7 +154,9 @@ class GradedAnswers(Graded):
         if not self.unanswerable or self.fitted["null_threshold"] is not None:
             return self
         best = [next(iter(a["n_best"]), {"answer": "", "score": a["null_score"]}) for a in self.answers]
-        odds = [log_odds(null, each["score"]) for null, each in zip(self._column("null_score"), best, strict=True)]
+        odds = [
+            log_odds(null, each["score"]) for null, each in zip(self._column("null_score"), best, strict=True)
+        ]
         threshold = best_threshold(odds, [each["answer"] for each in best], list(self._gold()), self.rule)
         none = {"answer": "", "start": 0, "end": 0}
         answers = DiskList(
@@ -152,12 +166,15 @@ class GradedAnswers(Graded):
         return type(self)(answers, self.rows, True, {**self.fitted, "null_threshold": threshold})
 
     def details(self) -> Json:
-        """The rule, threshold and temperature, and how far the answers' scores are from their chance of being right.
+        """The rule, threshold and temperature, and how far the answers' scores are from their chance of being
+        right.
 
-        decisions: questions with an answer and a candidate. errors: those whose best candidate is not an exact match.
-        """
+        decisions: questions with an answer and a candidate. errors: those whose best candidate is not an
+        exact match."""
         pairs = zip(self.answers, self._gold(), strict=True)
-        right = [self.rule.scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]]
+        right = [
+            self.rule.scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]
+        ]
         calibrated = {
             **self.fitted,
             "decisions": len(right),
@@ -181,14 +198,17 @@ class GradedAnswers(Graded):
         return np.fromiter((answer[name] for answer in self.answers), np.float64, len(self.rows))
 
 
-def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequence[Sequence[str]], rule: Rule) -> float:
-    """The threshold of best F1 over questions, where an answer is "" if its null odds are above the threshold.
+def best_threshold(
+    null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequence[Sequence[str]], rule: Rule
+) -> float:
+    """The threshold of best F1 over questions, where an answer is "" if its null odds are above the
+    threshold.
 
-    Candidates lie midway between neighbouring odds that are `calibration.apart`, and 1 beyond the lowest and the
-    highest. Of equally good ones the middle one is taken, the lower of two.
+    Candidates lie midway between neighbouring odds that are `calibration.apart`, and 1 beyond the lowest and
+    the highest. Of equally good ones the middle one is taken, the lower of two.
 
-    null_odds: (questions,) score of no answer minus score of the best span, in nats. best_texts: (questions,) texts.
-    gold: (questions, answers) texts; a question without any is unanswerable.
+    null_odds: (questions,) score of no answer minus score of the best span, in nats. best_texts: (questions,)
+    texts. gold: (questions, answers) texts; a question without any is unanswerable.
     """
     odds = np.asarray(null_odds, dtype=np.float64)
     gains = [
@@ -213,12 +233,14 @@ def _f1(tokens: list[str], wanted: list[str]) -> float:
 
 
 def best_temperature(
-    answers: Callable[[float], Iterable[tuple[int, str, float, float]]], gold: Sequence[Sequence[str]], rule: Rule
+    answers: Callable[[float], Iterable[tuple[int, str, float, float]]],
+    gold: Sequence[Sequence[str]],
+    rule: Rule,
 ) -> float:
     """The temperature at which scores fit whether their answers are exact matches; see `calibration`.
 
-    answers: temperature -> question, best answer, its score, and that of everything else. gold: (questions, answers).
-    """
+    answers: temperature -> question, best answer, its score, and that of everything else. gold: (questions,
+    answers)."""
 
     @cache  # few of a question's candidates become the best at any temperature
     def matches(question: int, answer: str) -> float:

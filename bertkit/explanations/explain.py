@@ -28,7 +28,9 @@ from bertkit.text import Record
 
 
 class Attributed(TypedDict):
-    """One number behind an answer. The words' scores and `rest` add up to value - baseline, except for `error`."""
+    """One number behind an answer. The words' scores and `rest` add up to value - baseline, except for
+    `error`.
+    """
 
     what: str
     unit: str  # logit, value or cosine
@@ -62,16 +64,16 @@ def explain(
 ) -> list[Explanation]:
     """Explain a model's answers: which words led to each, by integrated gradients.
 
-    source, task, revision: as for `load`. rows: texts, rows or a frame, each explained by itself; the two texts of a
-    task that reads pairs. input: a file of rows in place of `rows`; columns, overrides: as for `predict`.
-    Returns a dict for each row: `texts`, the `answer`, and `attributed`, the numbers behind it with `words`: column ->
-    (start, end, attribution) of each word, None for one that was not read.
-    Raises ModelError, RecipeError, and DataError for a task whose answers are not explained, a row without the task's
-    columns, and an answer with nothing to explain.
+    source, task, revision: as for `load`. rows: texts, rows or a frame, each explained by itself; the two
+    texts of a task that reads pairs. input: a file of rows in place of `rows`; columns, overrides: as for
+    `predict`. Returns a dict for each row: `texts`, the `answer`, and `attributed`, the numbers behind it
+    with `words`: column -> (start, end, attribution) of each word, None for one that was not read.
+    Raises ModelError, RecipeError, and DataError for a task whose answers are not explained, a row without
+    the task's columns, and an answer with nothing to explain.
 
     >>> (explanation,) = bertkit.explain("runs/quickstart", ["Not bad at all."])
-    >>> [explanation["texts"]["text"][start:end] for start, end, _ in explanation["attributed"][0]["words"]["text"]]
-    ['Not', 'bad', 'at', 'all', '.']
+    >>> [explanation["texts"]["text"][start:end] for start, end, _ in
+    explanation["attributed"][0]["words"]["text"]] ['Not', 'bad', 'at', 'all', '.']
     """
     predictor = with_columns(require_torch_model(load(source, revision=revision, task=task), source), columns)
     if input is not None:
@@ -83,7 +85,12 @@ def explain(
 
 
 def explain_row(
-    predictor: Predictor, rows: Dataset, row: int = 0, *, max_targets: int | None = None, max_steps: int = MAX_STEPS
+    predictor: Predictor,
+    rows: Dataset,
+    row: int = 0,
+    *,
+    max_targets: int | None = None,
+    max_steps: int = MAX_STEPS,
 ) -> Explanation:
     """Explain the answer to row number `row` of `rows`.
 
@@ -95,7 +102,9 @@ def explain_row(
     features = task.encode(rows)
     indices = [index for index, of in enumerate(features["row"][:]) if of == row]
     items = predictor.predict_features(features)
-    read = Read(task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer)
+    read = Read(
+        task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer
+    )
     collate = Collator.of(task.tokenizer, task.padding)
     columns = [collate(task.examples(features, [index])) for index in indices]
     explained = targets_of(task)
@@ -106,7 +115,9 @@ def explain_row(
         texts={each.name: each.text for each in texts_of(task, own)},
         answer=answer,
         said=answer_line(answer, forms=task.answers),
-        attributed=[_attributed(predictor, batches, texts_of(task, own), each, max_steps) for each in targets],
+        attributed=[
+            _attributed(predictor, batches, texts_of(task, own), each, max_steps) for each in targets
+        ],
     )
 
 
@@ -132,7 +143,9 @@ def _attributed(
     rest = list[float]()
     for feature, score in target.parts.items():
         batch = batches[feature]
-        done.append(integrated_gradients(task, predictor.model, batch, score, batch_size=copies, max_steps=max_steps))
+        done.append(
+            integrated_gradients(task, predictor.model, batch, score, batch_size=copies, max_steps=max_steps)
+        )
         own = texts[feature : feature + 1] if alone else texts
         rest += add_feature(task.tokenizer, own, batch["input_ids"][0].tolist(), done[-1].tokens.tolist())
     side = f", by the words of {texts[next(iter(target.parts))].name}" if alone else ""
@@ -144,7 +157,9 @@ def _attributed(
         error=sum(each.error for each in done),
         complete=all(each.complete for each in done),
         steps=max(each.steps for each in done),
-        words={each.name: each.shares for each in texts if any(share.score is not None for share in each.shares)},
+        words={
+            each.name: each.shares for each in texts if any(share.score is not None for share in each.shares)
+        },
         rest=sum(rest),
     )
 
@@ -171,8 +186,8 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Record
 def explain_rows(predictor: Predictor, rows: Iterable[str | Record]) -> list[Explanation]:
     """Explain the answer to each text or row, in order; every row is read by itself.
 
-    rows: as for `Predictor.stream`. Raises DataError for a task whose answers are not explained, a row without the
-    task's columns, and an answer with nothing to explain.
+    rows: as for `Predictor.stream`. Raises DataError for a task whose answers are not explained, a row
+    without the task's columns, and an answer with nothing to explain.
     """
     if targets_of(predictor.task) is None:
         raise DataError(
@@ -193,13 +208,19 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Record]) -> list[Exp
 def explain_frame(predictor: Predictor, rows: Any) -> Any:
     """The explanations as a table of the library that `rows` is of, or of pandas for a list: a line per word.
 
-    Columns: `row`, its index label in pandas, else its number from 1; `what` is explained; the `column` of the text;
-    the `word` and its `attribution`, None for a word that the model did not read. Raises DataError as `explain_rows`.
-    """
+    Columns: `row`, its index label in pandas, else its number from 1; `what` is explained; the `column` of
+    the text; the `word` and its `attribution`, None for a word that the model did not read. Raises DataError
+    as `explain_rows`."""
     explained = explain_rows(predictor, rows)
     pandas = is_a(rows, "pandas.DataFrame", "pandas.Series")
     lines = [
-        {"row": row, "what": each["what"], "column": column, "word": texts[column][start:end], "attribution": score}
+        {
+            "row": row,
+            "what": each["what"],
+            "column": column,
+            "word": texts[column][start:end],
+            "attribution": score,
+        }
         for row, one in zip(rows.index if pandas else count(1), explained, strict=False)
         for each, texts in ((each, one["texts"]) for each in one["attributed"])
         for column, words in each["words"].items()

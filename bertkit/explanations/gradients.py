@@ -1,4 +1,6 @@
-"""Integrated gradients (Sundararajan et al. 2017) of a number that a model computes, by the tokens that it read."""
+"""Integrated gradients (Sundararajan et al. 2017) of a number that a model computes, by the tokens that it
+read.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,9 @@ def integrated_gradients(
 ) -> Integrated:
     """Attribute `score` of the outputs to the word embeddings of the one feature in `batch`, in fp32.
 
-    The path leads from [MASK] at every token ([PAD], for a tokenizer without [MASK]) to the tokens themselves; special
-    tokens stay, so they get 0. Gauss-Legendre steps are doubled from 16 to at most `max_steps` until the error is
-    within the tolerance.
+    The path leads from [MASK] at every token ([PAD], for a tokenizer without [MASK]) to the tokens
+    themselves; special tokens stay, so they get 0. Gauss-Legendre steps are doubled from 16 to at most
+    `max_steps` until the error is within the tolerance.
     """
     from captum.attr import IntegratedGradients
 
@@ -74,5 +76,7 @@ def _masked(task: Task, ids: Tensor) -> Tensor:
     """The ids with all tokens masked, except for special ones."""
     tokenizer = task.tokenizer
     mask = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
-    special = torch.isin(ids, ids.new_tensor(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})))
+    special = torch.isin(
+        ids, ids.new_tensor(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}))
+    )
     return ids.where(special, int(mask or 0))

@@ -39,7 +39,9 @@ class Read(NamedTuple):
 
 
 def classes(read: Read) -> list[Target]:
-    """The logit of each predicted label, or of the most probable one if there is none; for regression, the number."""
+    """The logit of each predicted label, or of the most probable one if there is none; for regression, the
+    number.
+    """
     answer = read.answer
     windows = len(read.features)
     if read.task.options.kind == "regression":
@@ -48,7 +50,9 @@ def classes(read: Read) -> list[Target]:
     given = [name for name in names if name in answer.get("labels", [answer.get("label")])]
     if not given:
         best = max(names, key=answer["scores"].__getitem__)
-        return [Target(f"label {best}, most probable, not predicted", "logit", _means(names.index(best), windows))]
+        return [
+            Target(f"label {best}, most probable, not predicted", "logit", _means(names.index(best), windows))
+        ]
     return [Target(f"label {name}", "logit", _means(names.index(name), windows)) for name in given]
 
 
@@ -86,10 +90,14 @@ def _emissions(heads: list[int], tags: list[int]) -> Score:
 
 
 def span(read: Read) -> list[Target]:
-    """Start and end logit of the answer, in the window that it comes from; for no answer, those of the first token."""
+    """Start and end logit of the answer, in the window that it comes from; for no answer, those of the first
+    token.
+    """
     answer = read.answer
     if answer["answer"]:
-        covered = tokenize(read.task.tokenizer, [read.row["context"]])[0].cover(answer["start"], answer["end"])
+        covered = tokenize(read.task.tokenizer, [read.row["context"]])[0].cover(
+            answer["start"], answer["end"]
+        )
         if covered is None:
             return []
         window = next(i for i, each in enumerate(read.features) if each["first"] <= covered[0] < each["end"])
@@ -114,7 +122,10 @@ def pair(read: Read) -> list[Target]:
     if len(read.features) < 2:
         return []
     vectors = [torch.from_numpy(each) for each in read.items[:2]]
-    return [Target("cosine of the two texts", "cosine", {side: partial(_cosine, vectors, side)}) for side in (0, 1)]
+    return [
+        Target("cosine of the two texts", "cosine", {side: partial(_cosine, vectors, side)})
+        for side in (0, 1)
+    ]
 
 
 def _cosine(vectors: Sequence[Tensor], side: int, outputs: Any) -> Tensor:

@@ -15,19 +15,26 @@ MAX_WORDS = 40  # of a text, those with the largest attributions
 BLUE = "\x1b[34m"
 ORANGE = "\x1b[33m"
 PLAIN = "\x1b[0m"
-LEGEND = "Attribution of each word, relative to the same text with all its words masked (integrated gradients)."
+LEGEND = (
+    "Attribution of each word, relative to the same text with all its words masked (integrated gradients)."
+)
 
 
 def difference_line(each: Attributed) -> str:
     """The difference that was attributed, and whether the attributions add up to it."""
     total = each["value"] - each["baseline"]
-    figures = f"{each['unit']} {each['value']:+.3f}, {each['baseline']:+.3f} without its words: difference {total:+.3f}"
+    figures = (
+        f"{each['unit']} {each['value']:+.3f}, {each['baseline']:+.3f} without its words: difference "
+        f"{total:+.3f}"
+    )
     steps = f"{each['steps']} steps, error {each['error']:.4f}"
     return f"{figures} ({steps}{'' if each['complete'] else ': NOT CONVERGED, interpret with care'})"
 
 
 def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
-    """An explanation as text: each word with its attribution and a bar, full and blue if positive, else orange."""
+    """An explanation as text: each word with its attribution and a bar, full and blue if positive, else
+    orange.
+    """
     yield escape_controls(explanation["said"])
     for each in explanation["attributed"]:
         yield ""
@@ -42,10 +49,17 @@ def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
                 if abs(score) > least:
                     yield f"  {score:+8.3f} {_bar(score, sizes[0], colour)} {escape_controls(word)}"
             if least >= 0:
-                yield f"  … and {counted(sum(size <= least for size in sizes), 'word')} with smaller attributions"
+                yield (
+                    f"  … and {counted(sum(size <= least for size in sizes), 'word')} with smaller "
+                    "attributions"
+                )
 
 
 def _bar(score: float, most: float, colour: bool) -> str:
     width = round(MAX_BAR * abs(score) / most) if most else 0
     bar = ("█" if score > 0 else "░") * width
-    return (BLUE if score > 0 else ORANGE) + bar + PLAIN + " " * (MAX_BAR - width) if colour else bar.ljust(MAX_BAR)
+    return (
+        (BLUE if score > 0 else ORANGE) + bar + PLAIN + " " * (MAX_BAR - width)
+        if colour
+        else bar.ljust(MAX_BAR)
+    )

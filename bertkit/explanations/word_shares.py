@@ -22,8 +22,8 @@ class WordShare(NamedTuple):
 class Text:
     """A text that the model read, and the attributions of its words. name: its column.
 
-    words: their positions, end exclusive; they are joined if one token reaches into several, as it does in `[MASK]`.
-    """
+    words: their positions, end exclusive; they are joined if one token reaches into several, as it does in
+    `[MASK]`."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, name: str, text: str, words: Sequence[tuple[int, int]]
@@ -61,7 +61,8 @@ class Text:
         if at >= 0:
             self.next = at + 1
             return at
-        # Repeated in each window of a longer text; or with its neighbours in a document; or truncated within a word.
+        # Repeated in each window of a longer text; or with its neighbours in a document; or truncated within
+        # a word.
         return at if (at := whole.find(part)) >= 0 else -max(part.find(whole), 0)
 
 

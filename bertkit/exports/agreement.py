@@ -50,9 +50,9 @@ def compared(
 ) -> Json:
     """The exported model compared with the expected answers. close: difference up to which numbers are equal.
 
-    `output_difference` is the largest over all outputs of floating point, `answers_differ` a number of rows, `drop` by
-    how much the headline metric fell: NaN if only one of the models has it. `answered` is the share of rows that have a
-    decision.
+    `output_difference` is the largest over all outputs of floating point, `answers_differ` a number of rows,
+    `drop` by how much the headline metric fell: NaN if only one of the models has it. `answered` is the share
+    of rows that have a decision.
     """
     task = ours.task
     answers = list(task.answer(rows, replace(ours, model=exported, device=None).predict_features))
@@ -88,7 +88,9 @@ def output_difference(ours: Arrays, theirs: Arrays) -> float:
 
 
 def same(one: Any, other: Any, close: float = CLOSE, name: str = "") -> bool:
-    """Whether two answers are equal, numbers up to `close`; of ranked lists, whose items may swap, only the scores."""
+    """Whether two answers are equal, numbers up to `close`; of ranked lists, whose items may swap, only the
+    scores.
+    """
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key], close, key) for key in one)
     if name in RANKED:

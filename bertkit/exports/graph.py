@@ -84,20 +84,24 @@ def described(values: Iterable[Any]) -> dict[str, list[Any]]:
 def batch_of(task: Task, features: Dataset, rows: Sequence[int]) -> Arrays:
     """These features as the graph reads them: token columns, and the columns that `reduce` reads."""
     batch = pad(task.examples(features, list(rows)), fills(task.tokenizer, task.padding))
-    tokens = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in task.tokenizer.model_input_names]
+    tokens = [
+        n for n in ("input_ids", "attention_mask", "token_type_ids") if n in task.tokenizer.model_input_names
+    ]
     return {name: batch[name] for name in (*tokens, *task.reduce_inputs)}
 
 
 def build(predictor: Predictor, sample: Arrays) -> Graph:
     """The graph of a torch model in fp32 on the CPU.
 
-    sample: a batch to trace with; the graph runs on batches of any size and length. Raises UserError if onnxscript is
-    not installed, ModelError if the model cannot be exported.
+    sample: a batch to trace with; the graph runs on batches of any size and length. Raises UserError if
+    onnxscript is not installed, ModelError if the model cannot be exported.
     """
     task = predictor.task
     model = predictor.model
     # Sizes of at least two: torch.export takes a size of one in the sample for a constant.
-    repeated = {name: np.tile(values, [1 + (size == 1) for size in values.shape]) for name, values in sample.items()}
+    repeated = {
+        name: np.tile(values, [1 + (size == 1) for size in values.shape]) for name, values in sample.items()
+    }
     batch = {name: torch.from_numpy(values) for name, values in repeated.items()}
     reduced = list(Reduced(task, model, extra=False)(batch))
     kernels = model.config._attn_implementation
@@ -111,7 +115,9 @@ def build(predictor: Predictor, sample: Arrays) -> Graph:
     options = task.options
     temperature = options.temperature or 1.0
     parts = [part.detach().float().numpy() for part in model.crf()]
-    chain = constrained(parts, options.tags, temperature, plain=options.scheme == "none")  # as `decode` uses it
+    chain = constrained(
+        parts, options.tags, temperature, plain=options.scheme == "none"
+    )  # as `decode` uses it
     return Graph(proto, viterbi(chain, temperature), reduced)
 
 
@@ -121,7 +127,11 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor]) -> ModelProto:
     shapes = {name: dict.fromkeys(range(x.ndim), torch.export.Dim.DYNAMIC) for name, x in batch.items()}
     try:
         with ExitStack() as quiet, warnings.catch_warnings(action="ignore"), torch.inference_mode():
-            for package in ("torch.onnx", "onnxscript", "onnx_ir"):  # they report deprecated functions of each other
+            for package in (
+                "torch.onnx",
+                "onnxscript",
+                "onnx_ir",
+            ):  # they report deprecated functions of each other
                 quiet.enter_context(quiet_logger(package))
             program = torch.onnx.export(
                 module,

@@ -22,12 +22,13 @@ CONSTANTS: dict[str, np.ndarray[Any, Any]] = {  # name of an initializer -> its 
 
 
 def quantized(proto: ModelProto, file: Path) -> ModelProto:
-    """The graph with int8 weights by ONNX Runtime, per channel, of linear layers and embeddings; `file` is overwritten.
+    """The graph with int8 weights by ONNX Runtime, per channel, of linear layers and embeddings; `file` is
+    overwritten.
 
-    Weights have 7 bits: processors with AVX2 and without VNNI add up two products in 16 bits, which saturate with 8. So
-    the graph computes the same sums everywhere. Activations are quantised when they are computed (dynamic
-    quantisation), so no calibration data are needed; each token has a scale of its own (ZeroQuant, Yao et al. 2022), so
-    that no answer depends on the other texts of a batch.
+    Weights have 7 bits: processors with AVX2 and without VNNI add up two products in 16 bits, which saturate
+    with 8. So the graph computes the same sums everywhere. Activations are quantised when they are computed
+    (dynamic quantisation), so no calibration data are needed; each token has a scale of its own (ZeroQuant,
+    Yao et al. 2022), so that no answer depends on the other texts of a batch.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -59,9 +60,9 @@ def quantized(proto: ModelProto, file: Path) -> ModelProto:
 def scale_by_token(proto: ModelProto) -> None:
     """Let the graph quantise each row of activations by its own largest number, in place.
 
-    quantize_dynamic writes `DynamicQuantizeLinear(x) -> y, scale, zero`, which has one scale for the whole tensor, and
-    `Mul(sums, Mul(scale, weight_scale))`. The scale becomes `(…, 1)`, so that sums are multiplied by both in turn.
-    """
+    quantize_dynamic writes `DynamicQuantizeLinear(x) -> y, scale, zero`, which has one scale for the whole
+    tensor, and `Mul(sums, Mul(scale, weight_scale))`. The scale becomes `(…, 1)`, so that sums are multiplied
+    by both in turn."""
     from onnx import numpy_helper
 
     nodes = [*proto.graph.node]
@@ -81,7 +82,9 @@ def scale_by_token(proto: ModelProto) -> None:
 
 
 def _by_row(x: str, y: str, scale: str) -> Iterator[Any]:
-    """`x` `(…, inputs)` -> `y`, bytes of the same shape, and `scale` `(…, 1)`: 127 steps on either side of 0."""
+    """`x` `(…, inputs)` -> `y`, bytes of the same shape, and `scale` `(…, 1)`: 127 steps on either
+    side of 0.
+    """
     from onnx.helper import make_node
 
     yield make_node("Abs", [x], [f"{y}_abs"])

@@ -54,10 +54,10 @@ def export(
 ) -> Json:
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
-    It is written only if, on the run's validation rows (or `data`, labelled rows in the same layout), outputs agree to
-    1e-4, and answers and metrics are equal. int8: quantised; the headline metric may fall by `max_drop`.
-    Raises UserError for an output that is not empty, DataError without rows, ModelError for a model that cannot be
-    exported or an export that differs.
+    It is written only if, on the run's validation rows (or `data`, labelled rows in the same layout), outputs
+    agree to 1e-4, and answers and metrics are equal. int8: quantised; the headline metric may fall by
+    `max_drop`. Raises UserError for an output that is not empty, DataError without rows, ModelError for a
+    model that cannot be exported or an export that differs.
 
     >>> bertkit.export("runs/quickstart", "runs/onnx")["fp32"]["answers_differ"]
     0
@@ -140,7 +140,9 @@ def _require_agreement(reference: Reference, figures: Json) -> None:
     moved = [name for name, value in before.items() if not same(value or 0.0, after[name] or 0.0)]
     if figures["output_difference"] > CLOSE or figures["answers_differ"] or moved:
         what = f"on {counted(figures['rows'], 'row')} ({reference.split}) outputs differ by up to "
-        what += f"{figures['output_difference']:.2g}, {counted(figures['answers_differ'], 'answer', 'differ')}"
+        what += (
+            f"{figures['output_difference']:.2g}, {counted(figures['answers_differ'], 'answer', 'differ')}"
+        )
         what += "".join(f", {name} changed from {before[name]} to {after[name]}" for name in moved)
         raise ModelError("the exported graph", what, "Nothing was written. Please report it with the recipe.")
 
@@ -167,17 +169,23 @@ def _quantize(
     logger.info("int8: %s changes by %+.4f", headline, -drop)
     if not drop <= max_drop:  # it may be NaN
         what = f"{headline} falls by {drop:.4f} on {reference.split}, which is more than {max_drop:g}"
-        raise ModelError("int8", what + _unanswered(figures), "Export without int8, or with a larger max_drop.")
+        raise ModelError(
+            "int8", what + _unanswered(figures), "Export without int8, or with a larger max_drop."
+        )
     return figures | {"megabytes": (folder / GRAPH).stat().st_size / 1e6, "max_drop": max_drop}
 
 
 def _unanswered(figures: Json) -> str:
-    """Where thresholds leave rows without an answer, which accuracy counts as errors: how many each model answers."""
+    """Where thresholds leave rows without an answer, which accuracy counts as errors: how many each model
+    answers.
+    """
     before, after = figures["answered"].values()
     if before == after:
         return ""
     right = [
-        "" if (accuracy := scores.get("accuracy")) is None or not share else f", {accuracy / share:.1%} of them right"
+        ""
+        if (accuracy := scores.get("accuracy")) is None or not share
+        else f", {accuracy / share:.1%} of them right"
         for scores, share in zip(figures["metrics"].values(), (before, after), strict=True)
     ]
     return f"; in fp32 {before:.1%} of the rows are answered{right[0]}, in int8 {after:.1%}{right[1]}"

@@ -10,10 +10,12 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-# Forward: best score and log of the sum over all paths up to each word, in fp64. Then back from the last word.
+# Forward: best score and log of the sum over all paths up to each word, in fp64. Then back from the last
+# word.
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 18]>
-viterbi (float[batch, word, tag] emissions, int64[batch] words) => (int64[batch, word] tags, float[batch] score) {
+viterbi (float[batch, word, tag] emissions, int64[batch] words)
+  => (int64[batch, word] tags, float[batch] score) {
   v_zero = Constant <value_int = 0> ()
   v_one = Constant <value_int = 1> ()
   v_axis1 = Constant <value_ints = [1]> ()
@@ -65,9 +67,10 @@ viterbi (float[batch, word, tag] emissions, int64[batch] words) => (int64[batch,
   score = Cast <to = 1> (v_certain)
   v_no_tags = Expand (v_zero, v_rows)
   v_minus = Neg (v_one)
-  v_tag_last, v_path = Scan <num_scan_inputs = 3, scan_input_directions = [1, 1, 1], scan_output_directions = [1],
-    body = back
-    (int64[b] tag, double[b, k] here, bool[b] continues, bool[b] inside) => (int64[b] tag_now, int64[b] tag_here) {
+  v_tag_last, v_path = Scan <num_scan_inputs = 3, scan_input_directions = [1, 1, 1],
+    scan_output_directions = [1], body = back
+    (int64[b] tag, double[b, k] here, bool[b] continues, bool[b] inside)
+      => (int64[b] tag_now, int64[b] tag_here) {
       v_before = Gather <axis = 0> (v_turned, tag)
       v_more = Unsqueeze (continues, v_axis1)
       v_after = Where (v_more, v_before, v_end)
@@ -81,11 +84,11 @@ viterbi (float[batch, word, tag] emissions, int64[batch] words) => (int64[batch,
 
 
 def viterbi(chain: Sequence[np.ndarray], temperature: float) -> ModelProto:
-    """`emissions` `(batch, words, tags)` and their number of `words` `(batch,)` -> `tags` `(batch, words)`, -1 at
-    padding, and `score` `(batch,)`: the posterior of the whole path, given the emissions.
+    """`emissions` `(batch, words, tags)` and their number of `words` `(batch,)` -> `tags` `(batch, words)`,
+    -1 at padding, and `score` `(batch,)`: the posterior of the whole path, given the emissions.
 
-    chain: transitions, start and end, fp64, as `crf.constrain` returns them, divided by the temperature like emissions.
-    The path is that of `posteriors.decode`, even for ties.
+    chain: transitions, start and end, fp64, as `crf.constrain` returns them, divided by the temperature like
+    emissions. The path is that of `posteriors.decode`, even for ties.
     """
     from onnx import numpy_helper, parser
 

@@ -19,10 +19,33 @@ logger = logging.getLogger(__name__)
 
 CARD = "README.md"
 PUSHED = (  # what a model folder has: paths in it; and `extra_weights` of its config.json
-    *(CARD, LEADERBOARD, "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
-    *("model-?????-of-?????.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
-    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),  # of sentence-transformers
+    *(
+        CARD,
+        LEADERBOARD,
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "model.safetensors.index.json",
+    ),
+    *(
+        "model-?????-of-?????.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+    ),
+    *(
+        "added_tokens.json",
+        "vocab.txt",
+        "vocab.json",
+        "merges.txt",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+    ),
+    *(
+        "modules.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+    ),  # of sentence-transformers
     *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
 )
 READ = (  # what loaders of such a folder also read: of CRFs, peft, sentencepiece and sentence-transformers
@@ -35,11 +58,12 @@ ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")  # of JSON; more backslashes 
 
 
 def payload(run: Run, repo_id: str) -> dict[str, Path]:
-    """The files that a push of this run uploads, by their paths in the repository; its card is generated again.
+    """The files that a push of this run uploads, by their paths in the repository; its card is generated
+    again.
 
-    Files that no model folder has are left out, and named in the log. Raises ModelError with all problems: no results,
-    links and damaged files, a card that cannot be made or is invalid, local paths or a token in a file, a folder that
-    does not load.
+    Files that no model folder has are left out, and named in the log. Raises ModelError with all problems: no
+    results, links and damaged files, a card that cannot be made or is invalid, local paths or a token in a
+    file, a folder that does not load.
     """
     if not run.finished:
         what = "is not a finished run: it has no results.json"
@@ -48,7 +72,11 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
             fix = "Resume its training."
         raise ModelError(run.folder, what, fix)
     problems = _problems(lambda: write_card(run, repo_id))
-    found = {file.relative_to(run.model).as_posix(): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}
+    found = {
+        file.relative_to(run.model).as_posix(): file
+        for file in sorted(run.model.rglob("*"))
+        if not file.is_dir()
+    }
     extra = _extra_modules(run.model / "config.json")
     files = {path: file for path, file in found.items() if path in extra or fits(path, PUSHED)}
     if left := found.keys() - files.keys():
@@ -86,8 +114,12 @@ def _extra_modules(config: Path) -> set[str]:
 
 
 def _unsafe(file: Path) -> Iterator[Problem]:
-    if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:  # of a hard link, the other name is unknown
-        yield Problem(str(file), "is a link, or not a regular file", "Replace it by a copy of the file, or remove it.")
+    if (
+        file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1
+    ):  # of a hard link, the other name is unknown
+        yield Problem(
+            str(file), "is a link, or not a regular file", "Replace it by a copy of the file, or remove it."
+        )
     elif file.suffix == ".json":
         yield from _problems(lambda: read_json(file))
 
@@ -100,14 +132,20 @@ def _private(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
     token = get_token()
     for path, file in files.items():
         text = _text(file)
-        for folder in sorted(folder for folder in folders if len(folder) >= MIN_PATH_LENGTH and folder in text):
+        for folder in sorted(
+            folder for folder in folders if len(folder) >= MIN_PATH_LENGTH and folder in text
+        ):
             yield Problem(str(file), f"names a folder of this machine: {folder}", f"Remove it from {path}.")
         if (token and token in text) or TOKEN.search(text):
-            yield Problem(str(file), "contains a token of the Hub", f"Remove it from {path}, and revoke the token.")
+            yield Problem(
+                str(file), "contains a token of the Hub", f"Remove it from {path}, and revoke the token."
+            )
 
 
 def _text(file: Path) -> str:
-    """What a file states, as text: all of it, or the header of safetensors; as it is, then without JSON's escapes."""
+    """What a file states, as text: all of it, or the header of safetensors; as it is, then without JSON's
+    escapes.
+    """
     with file.open("rb") as raw:
         size = int.from_bytes(raw.read(8), "little") if file.suffix == ".safetensors" else -1
         text = raw.read(size).decode(errors="replace")

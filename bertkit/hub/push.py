@@ -27,7 +27,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Pushed:
-    """The files of a push; with `dry_run` those that there would be. commit, url: None where nothing was sent.
+    """The files of a push; with `dry_run` those that there would be. commit, url: None where nothing was
+    sent.
 
     deleted: paths in the repository; None where the Hub could not be asked.
     """
@@ -45,9 +46,14 @@ class Pushed:
 
 
 def push(
-    source: str | Path, repo_id: str, *, public: bool = False, name_private: bool = False, dry_run: bool = False,
+    source: str | Path,
+    repo_id: str,
+    *,
+    public: bool = False,
+    name_private: bool = False,
+    dry_run: bool = False,
     revision: str | None = None,
-) -> Pushed:  # fmt: skip
+) -> Pushed:
     """Upload the files of a finished run's model, in one commit, to a model repository of the Hub.
 
     The card is generated again first; text between its markers, here or on the Hub, stays.
@@ -55,8 +61,8 @@ def push(
     name_private: a public card may name models and data sets that are not public.
     dry_run: only list the files, and what would be deleted; nothing is changed.
     revision: a branch, created if it is missing; by default main.
-    Files of an older model that a loader would mistake for this one's, `READ`, are deleted by the same commit. Raises
-    ModelError; the message gives the state on the Hub.
+    Files of an older model that a loader would mistake for this one's, `READ`, are deleted by the same
+    commit. Raises ModelError; the message gives the state on the Hub.
 
     >>> pushed = bertkit.push("runs/quickstart", "you/quickstart", dry_run=True)
     >>> [path for path in pushed.files if path.endswith(".safetensors")], pushed.url
@@ -78,7 +84,9 @@ def push(
     state = "Nothing was changed on the Hub."
     try:
         was_public = _repository(api, repo_id, public)
-        state = f"A new repository {repo_id} is private. Check whether it has a new commit before you push again."
+        state = (
+            f"A new repository {repo_id} is private. Check whether it has a new commit before you push again."
+        )
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         head = api.model_info(repo_id, revision=revision).sha
@@ -89,7 +97,10 @@ def push(
         commit = api.create_commit(
             repo_id,
             [
-                *(CommitOperationAdd(path_in_repo=path, path_or_fileobj=str(file)) for path, file in files.items()),
+                *(
+                    CommitOperationAdd(path_in_repo=path, path_or_fileobj=str(file))
+                    for path, file in files.items()
+                ),
                 *(CommitOperationDelete(path_in_repo=path) for path in old),
             ],
             commit_message="Push by bertkit",
@@ -131,12 +142,18 @@ def name_problems(recipe: Recipe) -> list[Problem]:
         return []
     what = f"the card would name what is private on the Hub, or not there: {', '.join(names)}"
     return [
-        Problem("push", what, "Allow it (name_private) if everybody may read these names; or keep the model private.")
+        Problem(
+            "push",
+            what,
+            "Allow it (name_private) if everybody may read these names; or keep the model private.",
+        )
     ]
 
 
 def _is_private(name: str, kind: str) -> bool:
-    """Whether the Hub says that a repository is private, or that there is none; no claim where it cannot be asked."""
+    """Whether the Hub says that a repository is private, or that there is none; no claim where it cannot be
+    asked.
+    """
     if login_problems():
         return False
     try:
@@ -152,14 +169,17 @@ def target_problems(repo_id: str, revision: str | None) -> list[Problem]:
         fix = "Write owner/model: letters, digits, -, _ and ."
         problems.append(Problem("push", f"{repo_id!r} is not a valid repository id", fix))
     if revision is not None and COMMIT.fullmatch(revision):
-        problems.append(Problem("push", f"{revision} is a commit", "Name a branch: a push makes its own commit."))
+        problems.append(
+            Problem("push", f"{revision} is a commit", "Name a branch: a push makes its own commit.")
+        )
     return problems
 
 
 def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path) -> None:
     """Copy the text between the markers of the Hub's card into ours.
 
-    Raises ModelError where both have text and neither contains the other; or where the Hub's card has no markers.
+    Raises ModelError where both have text and neither contains the other; or where the Hub's card has no
+    markers.
     """
     where = f"{CARD} of {repo_id}"
     file = api.hf_hub_download(repo_id, CARD, revision=commit)
@@ -177,7 +197,9 @@ def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path) -> Non
 
 
 def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
-    """Create the repository if needed; returns whether it is public. Raises ModelError if that was not requested."""
+    """Create the repository if needed; returns whether it is public. Raises ModelError if that was not
+    requested.
+    """
     try:
         known = api.model_info(repo_id)
     except errors.RepositoryNotFoundError as error:
@@ -187,7 +209,9 @@ def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
         return False
     if known.private is not True and not public:
         raise ModelError(
-            "push", f"{repo_id} is public, so the model would be too", "Push it as public, or name another repository."
+            "push",
+            f"{repo_id} is public, so the model would be too",
+            "Push it as public, or name another repository.",
         )
     return known.private is not True
 
@@ -198,7 +222,9 @@ def stale(files: Mapping[str, Path], remote: Iterable[str]) -> list[str]:
 
 
 def _present(repo_id: str, revision: str | None) -> list[str] | None:
-    """The files of a repository, of main where there is no such branch yet; None where the Hub cannot be asked."""
+    """The files of a repository, of main where there is no such branch yet; None where the Hub cannot be
+    asked.
+    """
     if login_problems():
         return None
     try:

@@ -27,21 +27,23 @@ if TYPE_CHECKING:
 class batch:
     """A function of batches of rows that can be sent to other processes, such as Ray's `map_batches`.
 
-    A batch is a dict of columns, a DataFrame of pandas or polars or a pyarrow.Table, and so is what is returned: the
-    batch's own columns and the answers, under the names of csv output, such as `answer.label` and
-    `answer.scores.positive`. With `side`, there is one more column in their place: `vector`, fp32.
+    A batch is a dict of columns, a DataFrame of pandas or polars or a pyarrow.Table, and so is what is
+    returned: the batch's own columns and the answers, under the names of csv output, such as `answer.label`
+    and `answer.scores.positive`. With `side`, there is one more column in their place: `vector`, fp32.
 
-    Batches with the same columns get the same columns with the same types, also without rows: what an answer lacks is
-    missing there, such as the scores that `top_k` leaves out.
+    Batches with the same columns get the same columns with the same types, also without rows: what an answer
+    lacks is missing there, such as the scores that `top_k` leaves out.
 
-    The model is loaded for the first batch. A pickled copy has the arguments alone, and loads it again. Several
+    The model is loaded for the first batch. A pickled copy has the arguments alone, and loads it again.
+    Several
     threads may share a copy, which answers one batch after the other.
 
-    source: as for `load`. side: of a model that gives vectors, whether texts get the prefix of queries, of documents or
-    neither. columns: canonical column -> column of the batches. decisions: arguments of `Predictor.with_decisions`.
-    A call raises what `load`, `with_decisions` and a predictor do; and DataError where the batch has a column of that
-    name already, or the model is for retrieval, whose answers rank the documents of all rows. With `context: document`
-    a sentence is read with its neighbours in the batch, so a batch should hold whole documents.
+    source: as for `load`. side: of a model that gives vectors, whether texts get the prefix of queries, of
+    documents or neither. columns: canonical column -> column of the batches. decisions: arguments of
+    `Predictor.with_decisions`. A call raises what `load`, `with_decisions` and a predictor do; and DataError
+    where the batch has a column of that name already, or the model is for retrieval, whose answers rank the
+    documents of all rows. With `context: document` a sentence is read with its neighbours in the batch, so a
+    batch should hold whole documents.
 
     >>> answer = bertkit.batch("runs/quickstart")  # ray.data.read_csv(…).map_batches(answer)
     >>> list(answer({"text": ["Not bad at all."]}))[:2]
@@ -81,7 +83,9 @@ class batch:
             loaded = load_as(self.task or "sentence-similarity", self.source, **options)
         else:
             loaded = with_columns(load(self.source, task=self.task, **options), self.columns)
-        return replace(loaded, batch_size=self.batch_size or loaded.batch_size).with_decisions(**self.decisions)
+        return replace(loaded, batch_size=self.batch_size or loaded.batch_size).with_decisions(
+            **self.decisions
+        )
 
     def _types_of(self, names: tuple[str, ...]) -> Mapping[str, pa.DataType]:
         """Column -> type of the answers to rows with these columns, whatever the rows are."""
@@ -93,7 +97,9 @@ class batch:
                 if shown.get(name) is None:
                     shown[name] = value
         # with a threshold, a label may be None in all of them
-        return {name: pa.string() if value is None else pa.scalar(value).type for name, value in shown.items()}
+        return {
+            name: pa.string() if value is None else pa.scalar(value).type for name, value in shown.items()
+        }
 
     def _with_answers(self, rows: Rows) -> Rows:
         import pyarrow as pa
@@ -102,10 +108,13 @@ class batch:
         if predictor.task.schema.together:  # other processes may have them
             raise DataError(
                 "the model",
-                f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here",
+                f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one "
+                "place here",
                 "It can give vectors: bertkit embed, or batch(…, side='document').",
             )
-        answers = [dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))]
+        answers = [
+            dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))
+        ]
         types = vars(self)["types"](tuple(column_names(rows)))
         columns = {name: pa.array([each.get(name) for each in answers], kind) for name, kind in types.items()}
         return self._added(rows, columns)

@@ -1,4 +1,6 @@
-"""Other decisions from the same probabilities: a threshold, prediction sets and intervals, the top k labels."""
+"""Other decisions from the same probabilities: a threshold, prediction sets and intervals, the top k
+labels.
+"""
 
 from __future__ import annotations
 
@@ -79,4 +81,7 @@ def _ranked(scores: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(scores.items(), key=lambda pair: -pair[1])
 
 
-_SETS: dict[str, Callable[[float, Answer], Answer]] = {"single-label": _with_set, "regression": _with_interval}
+_SETS: dict[str, Callable[[float, Answer], Answer]] = {
+    "single-label": _with_set,
+    "regression": _with_interval,
+}

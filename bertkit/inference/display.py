@@ -37,7 +37,9 @@ def answer_line(answer: Record, text: str = "", forms: Sequence[AnswerForm] = ()
 def _shown(form: AnswerForm, answer: Record) -> defaultdict[str, str]:
     """The fields of an answer, or of an item in its lists, as text; an empty text for those that it lacks."""
     shown = {
-        field.name: _value(field, field.holds, answer[field.name]) for field in form.fields if field.name in answer
+        field.name: _value(field, field.holds, answer[field.name])
+        for field in form.fields
+        if field.name in answer
     }
     return defaultdict(str, shown)
 
@@ -64,7 +66,9 @@ def _value(field: Key, holds: Any, value: Any) -> str:
 
 
 def flat(answer: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """A nested answer as flat columns, such as `label` and `scores.positive`; names as `a|b`, other lists as JSON."""
+    """A nested answer as flat columns, such as `label` and `scores.positive`; names as `a|b`, other lists as
+    JSON.
+    """
     for key, value in answer.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
@@ -74,7 +78,9 @@ def flat(answer: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozenset[str]], mask: str = "[MASK]") -> str:
+def example(
+    source: str | Path, task: type[Task] | Task, reads: Sequence[frozenset[str]], mask: str = "[MASK]"
+) -> str:
     """A `bertkit predict` that works as it stands: a text, or a row on stdin where texts are read together.
 
     reads: the sets of columns that the model takes, as `Task.inputs`. mask: the tokenizer's mask token.
@@ -93,4 +99,6 @@ def read_together(task: Task) -> str:
 
 def example_row(task: type[Task] | Task, reads: Sequence[frozenset[str]]) -> str:
     """A row as JSON, whose values say what they are. reads: the sets of columns that the model takes."""
-    return json.dumps({name: column.about for name, column in task.schema.columns.items() if name in reads[0]})
+    return json.dumps(
+        {name: column.about for name, column in task.schema.columns.items() if name in reads[0]}
+    )

@@ -41,10 +41,11 @@ def embed_file(
     """Write the vector of each row's text, in the rows' order and in constant memory; returns how many.
 
     encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, or txt with a text a line.
-    overrides: how it is written, such as `data.delimiter=";"`. shard: the part of the rows to write; None: all.
-    output: .parquet, the row's own columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The file is
-    read twice: all problems are reported before the first text is encoded. Raises DataError and RecipeError, and then
-    leaves no output.
+    overrides: how it is written, such as `data.delimiter=";"`. shard: the part of the rows to write; None:
+    all.
+    output: .parquet, the row's own columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The
+    file is read twice: all problems are reported before the first text is encoded. Raises DataError and
+    RecipeError, and then leaves no output.
     """
     require_suffix(output, ".parquet", ".npy")
     require_no_pipe(Path(file))
@@ -82,7 +83,9 @@ def _chunks(file: Path, layout: DataSpec, column: str) -> Iterator[list[TextRow]
 
 
 def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tuple[pa.Schema, int]:
-    """The schema of the rows' own columns, which only parquet has, and the number of rows. Raises DataError."""
+    """The schema of the rows' own columns, which only parquet has, and the number of rows. Raises
+    DataError.
+    """
     schema = pa.schema([])
     count = 0
     for chunk in chunks:

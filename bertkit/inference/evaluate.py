@@ -30,7 +30,13 @@ from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.base import Predict, Task
 from bertkit.text import Json
 
-OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
+OF_SOURCE = (
+    "validation",
+    "limit",
+    "splits",
+    "exclude",
+    "relabel",
+)  # of `data:`; not for a file given in its place
 
 # of a column; beyond, the rarest are scored as one, and numbers by quartile
 MOST_VALUES = 50
@@ -41,10 +47,12 @@ NONE = "(none)"  # the name of a missing value
 def score(
     predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = (), by: str | None = None
 ) -> tuple[Iterable[Any], Json]:
-    """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
+    """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's
+    details.
 
     Where vectors are learned at several sizes (`task.dims`), `dims` has the metrics of each.
-    metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's. by: as for `scored`.
+    metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's. by: as for
+    `scored`.
     Raises UserError where the disk has no room for the answers.
     """
     task = predictor.task
@@ -86,13 +94,18 @@ def scored(
     scores = {**overall(graded, len(rows)), **graded.details()}
     if by is not None and by in rows.column_names:
         parts = rows_by_value(rows, by).items()
-        of_value = {value: overall(task.grade(answers.select(own), rows.select(own)), len(own)) for value, own in parts}
+        of_value = {
+            value: overall(task.grade(answers.select(own), rows.select(own)), len(own))
+            for value, own in parts
+        }
         scores["by"] = {by: of_value}
     return graded, scores
 
 
 def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
-    """Value of a column -> its rows, the most frequent first. Many numbers, such as lengths, are cut at quartiles."""
+    """Value of a column -> its rows, the most frequent first. Many numbers, such as lengths, are cut at
+    quartiles.
+    """
     places: dict[str, list[int]] = {}
     values = [NONE if each is None or each != each else str(each) for each in column_values(rows, column)]
     known = [value for value in values if value != NONE]
@@ -107,7 +120,9 @@ def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
         places.setdefault(names[value], []).append(number)
     ranked = sorted(places.items(), key=lambda each: (-len(each[1]), each[0]))
     if rest := ranked[MOST_VALUES:]:
-        ranked[MOST_VALUES:] = [(f"{len(rest)} other values", sorted(chain.from_iterable(own for _, own in rest)))]
+        ranked[MOST_VALUES:] = [
+            (f"{len(rest)} other values", sorted(chain.from_iterable(own for _, own in rest)))
+        ]
     return dict(ranked)
 
 
@@ -167,7 +182,9 @@ def rows_of_split(
 
 
 def _section_of(data: Any) -> Json:
-    """Keys of a `data:` section that take the place of the run's source: for rows, a file, or a folder of splits."""
+    """Keys of a `data:` section that take the place of the run's source: for rows, a file, or a folder of
+    splits.
+    """
     if not isinstance(data, str | Path):
         return scored_section(data)
     return {"source": str(data) if Path(data).is_dir() else {"test": str(data)}}
@@ -186,17 +203,20 @@ def evaluate(
     depth: int = 20,
     by: str | None = None,
 ) -> Json:
-    """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same layout.
+    """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same
+    layout.
 
-    data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken; or rows as
+    data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken;
+    or rows as
         for `bertkit.train`, alone or by split.
     split: by default test, validation or train: the first that has targets; of `data`, test.
     by: a column; the scores of each of its values are reported too.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
-    overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
+    overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for
+    `load`
     and `score`.
-    Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data alone, a
-    dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
+    Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data
+    alone, a dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
 
     >>> scores = bertkit.evaluate("runs/quickstart", split="test")
     >>> 0 <= scores["metrics"]["accuracy"] <= 1
@@ -230,8 +250,8 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     """Scores of a search whose hits a cross-encoder reorders (Nogueira & Cho 2019), and of the search alone.
 
     Returns `rows`, `metrics` and `intervals` of both stages, `first_stage` and `depth`.
-    depth: number of documents per query that the cross-encoder reorders; the rest follow in the retriever's order.
-    Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
+    depth: number of documents per query that the cross-encoder reorders; the rest follow in the retriever's
+    order. Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
     """
     if not 1 <= depth <= MAX_HITS:
         raise UserError(

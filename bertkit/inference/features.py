@@ -1,4 +1,6 @@
-"""BERT as a frozen feature extractor: a scikit-learn transformer from texts to vectors (Devlin et al. 2019, 5.3)."""
+"""BERT as a frozen feature extractor: a scikit-learn transformer from texts to vectors (Devlin et al. 2019,
+5.3).
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,15 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         model: A model folder, a run folder, a Hub id, or a model that is installed as a package.
         layers: Hidden states of the encoder: 0 is the embeddings, 1 the first layer, -1 the last.
         combine: How several layers are combined, token by token: concatenated, summed, or averaged.
-        pool: How a text's tokens are pooled, special tokens included, as in sentence-transformers: their mean, their
+        pool: How a text's tokens are pooled, special tokens included, as in sentence-transformers: their
+        mean, their
             maximum, or the first token ("cls"). "none": no pooling, a vector for each word.
-        max_length: Tokens read of a text; None: as many as the model allows. Longer texts are cut, with one warning
+        max_length: Tokens read of a text; None: as many as the model allows. Longer texts are cut, with one
+        warning
             per call. With pool="none" they are read in overlapping windows, and nothing is cut.
         batch_size: Texts per batch.
-        cache: Keep vectors on disk, so that a text is encoded once; see `bertkit.cache`. Not with pool="none".
-        precision: "fp32" or "bf16"; None: bf16 where this machine computes faster in it.
+        cache: Keep vectors on disk, so that a text is encoded once; see `bertkit.cache`. Not with
+        pool="none". precision: "fp32" or "bf16"; None: bf16 where this machine computes faster in it.
         revision: The commit, tag or branch of a Hub id.
 
     >>> bertkit.Features("runs/quickstart", cache=False).fit_transform(["a text", "another", "a third"]).shape
@@ -71,13 +75,17 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         column_of_texts(X)
         self.reader_ = _reader(clone(self))
         self.files_ = self.reader_.files
-        self.params_ = clone(self).set_params(revision=self.reader_.encoder.revision, precision=self.reader_.precision)
+        self.params_ = clone(self).set_params(
+            revision=self.reader_.encoder.revision, precision=self.reader_.precision
+        )
         self.n_features_in_ = 1
         return self
 
     @cached_property
     def reader_(self) -> LayerReader:
-        """The reader that `fit` made; it is not saved, but made again where it is needed. Raises ModelError."""
+        """The reader that `fit` made; it is not saved, but made again where it is needed. Raises
+        ModelError.
+        """
         reader = _reader(self.params_)
         if reader.files != self.files_:
             raise changed(reader.encoder)
@@ -90,9 +98,9 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Vectors | list[Vectors]:
         """Vectors, float32 `(texts, size)`; with pool="none" a list with `(words, size)` for each text.
 
-        Words are those of `bertkit.data.word_spans.words`; the vector of a word is that of its first token. A word
-        without tokens, such as a control character, has zeros. Raises DataError with the rows that are not text.
-        """
+        Words are those of `bertkit.data.word_spans.words`; the vector of a word is that of its first token. A
+        word without tokens, such as a control character, has zeros. Raises DataError with the rows that are
+        not text."""
         check_is_fitted(self)
         if self.reader_.params.pool == "none":
             return [each for texts in _chunks(column_of_texts(X)) for each in self.reader_.words(texts)]
@@ -106,7 +114,8 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return vectors
 
     def vectors(self, X: Any) -> tuple[Vectors, Ints]:
-        """The result of `transform`, and how many tokens of each text were dropped, `(texts,)`, without a warning.
+        """The result of `transform`, and how many tokens of each text were dropped, `(texts,)`, without a
+        warning.
 
         Raises ModelError with pool="none".
         """
@@ -135,7 +144,9 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         reader = self.reader_
         combine = self.reader_.params.combine
         blocks = [f"layer{layer}" for layer in reader.layers] if combine == "concat" else [combine]
-        return np.asarray([f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object)
+        return np.asarray(
+            [f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object
+        )
 
 
 def reading_texts(tags: Any) -> Any:
@@ -155,7 +166,9 @@ def _reader(params: Features) -> LayerReader:
     tokenizer = load_tokenizer(encoder.folder)
     if config.is_encoder_decoder:
         raise ModelError(
-            "model", f"a {config.model_type} has a decoder after its encoder", "Use an encoder of the BERT family."
+            "model",
+            f"a {config.model_type} has a decoder after its encoder",
+            "Use an encoder of the BERT family.",
         )
     device = best_device()
     layers = _layers(params.layers, config.num_hidden_layers)
@@ -170,7 +183,9 @@ def _chunks(texts: list[str]) -> Iterator[list[str]]:
 
 
 def _check(features: Features) -> None:
-    """Raise ModelError with all invalid parameters; scikit-learn's own constraints would name only the first."""
+    """Raise ModelError with all invalid parameters; scikit-learn's own constraints would name only
+    the first.
+    """
 
     def is_integer(value: Any) -> bool:
         return isinstance(value, int | np.integer) and not isinstance(value, bool)
@@ -178,7 +193,11 @@ def _check(features: Features) -> None:
     layers = features.layers
     longest = features.max_length
     size = features.batch_size
-    choices = {"combine": get_args(Combine), "pool": get_args(Pool), "precision": (None, *get_args(Precision))}
+    choices = {
+        "combine": get_args(Combine),
+        "pool": get_args(Pool),
+        "precision": (None, *get_args(Precision)),
+    }
     wrong = {
         name: f"one of {', '.join(map(repr, allowed))}"
         for name, allowed in choices.items()
@@ -194,7 +213,9 @@ def _check(features: Features) -> None:
         wrong["model"] = "a folder or a Hub id"
     if wrong:
         values = {name: short_repr(getattr(features, name)) for name in wrong}
-        raise ModelError(Problem(name, f"{values[name]}, where {what} is expected") for name, what in wrong.items())
+        raise ModelError(
+            Problem(name, f"{values[name]}, where {what} is expected") for name, what in wrong.items()
+        )
 
 
 def _layers(wanted: Sequence[int], count: int) -> tuple[int, ...]:

@@ -61,7 +61,9 @@ class LayerReader:
 
     @cached_property
     def batch_size(self) -> int:
-        """1 where padding changes these layers, so that a vector depends on its text alone. Raises ModelError."""
+        """1 where padding changes these layers, so that a vector depends on its text alone. Raises
+        ModelError.
+        """
         from bertkit.inference.probe import LIMIT, change_by_padding
 
         change = change_by_padding(self.tokenizer, self.model, self.max_length, layers=self.layers)
@@ -78,7 +80,9 @@ class LayerReader:
         """`(texts, size + 1)`: the last column is the number of dropped tokens, so that it is cached too."""
         from bertkit.models.heads.vector_head import pool
 
-        columns = encode_texts(self.tokenizer, [texts], max_length=self.max_length, overflow="truncate", stride=0)
+        columns = encode_texts(
+            self.tokenizer, [texts], max_length=self.max_length, overflow="truncate", stride=0
+        )
         rows = np.empty((len(texts), self.size + 1), dtype=np.float32)
         rows[:, -1] = columns["lost"]
         pooling: Any = self.params.pool  # not "none", which goes to `words`
@@ -101,7 +105,8 @@ class LayerReader:
     ) -> Iterator[tuple[Ints, Vectors]]:
         """By batch: indices of features, and what is kept of them.
 
-        keep: their combined layers, `(features, tokens, size)`, and the attention mask -> an array by feature.
+        keep: their combined layers, `(features, tokens, size)`, and the attention mask -> an array by
+        feature.
         """
         import torch
 

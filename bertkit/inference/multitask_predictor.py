@@ -1,4 +1,6 @@
-"""The models of several tasks that were trained together, answering at once: the encoder reads each text once."""
+"""The models of several tasks that were trained together, answering at once: the encoder reads each text
+once.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,15 @@ class MultiTaskPredictor:
     encoder: CachedEncoder
 
     def only(self, *names: str) -> MultiTaskPredictor:
-        """This model for these tasks only, such as those that read the columns of your rows. Raises UserError."""
+        """This model for these tasks only, such as those that read the columns of your rows. Raises
+        UserError.
+        """
         for name in names:
             if name not in self.tasks:
                 raise UserError(
-                    "", f"no task {name!r}{did_you_mean(name, self.tasks)}", f"It has {', '.join(self.tasks)}."
+                    "",
+                    f"no task {name!r}{did_you_mean(name, self.tasks)}",
+                    f"It has {', '.join(self.tasks)}.",
                 )
         return MultiTaskPredictor({name: self.tasks[name] for name in names}, self.encoder)
 
@@ -70,7 +76,8 @@ class MultiTaskPredictor:
         return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
 
     def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[dict[str, Answer]]:
-        """Answers in the rows' order, in constant memory. Raises DataError on a row without the columns of a task.
+        """Answers in the rows' order, in constant memory. Raises DataError on a row without the columns of a
+        task.
 
         rows, start: as for `Predictor.stream`; each row has the columns of every task.
         """
@@ -89,7 +96,9 @@ class MultiTaskPredictor:
         return in_chunks(first.rows_of(rows), first.task.chunk_size, answers, start)
 
     def reading(self, row: Row) -> MultiTaskPredictor:
-        """This model for the tasks whose columns this row has, with a warning of the others; if none has, for all."""
+        """This model for the tasks whose columns this row has, with a warning of the others; if none has, for
+        all.
+        """
         fields = {"text": row} if isinstance(row, str) else row
         reads = {
             name: any(has_columns(fields, names, each.columns) for names in each.task.inputs)
@@ -114,8 +123,12 @@ class MultiTaskPredictor:
                     for place, name in enumerate(names):
                         task = runners[name].task
                         chosen = [together[at][place] for at in batch.tolist()]
-                        arrays = pad(task.examples(features[name], chosen), fills(task.tokenizer, task.padding))
-                        for index, item in zip(chosen, task.items(on_cpu(runners[name].run(arrays))), strict=True):
+                        arrays = pad(
+                            task.examples(features[name], chosen), fills(task.tokenizer, task.padding)
+                        )
+                        for index, item in zip(
+                            chosen, task.items(on_cpu(runners[name].run(arrays))), strict=True
+                        ):
                             items[name][index] = item
         self.encoder.forget()
         return items
@@ -133,7 +146,8 @@ def load_any(
 ) -> Predictor | MultiTaskPredictor:
     """The predictor of one task, with these decisions; or of a run of several.
 
-    others: further options that several tasks do not take. Raises ModelError, and UserError where they are set.
+    others: further options that several tasks do not take. Raises ModelError, and UserError where they are
+    set.
     """
     if not tasks_of_run(Path(source).expanduser()):
         return load(source, revision=revision, task=task).with_decisions(**decisions)
@@ -159,8 +173,12 @@ def load_tasks(
     made = read(recipe, check_files=False)
     if not isinstance(made, MultiTaskRecipe):
         raise ModelError(folder, "a run of one task", "bertkit.load(…) loads it.")
-    tasks = {name: load(recipe.with_name(name), precision=precision, batch_size=batch_size) for name in made.tasks}
-    models = {name: (each.model, each.task.extra_modules(each.model).values()) for name, each in tasks.items()}
+    tasks = {
+        name: load(recipe.with_name(name), precision=precision, batch_size=batch_size) for name in made.tasks
+    }
+    models = {
+        name: (each.model, each.task.extra_modules(each.model).values()) for name, each in tasks.items()
+    }
     parts = {name: encoder_parts(*arguments) for name, arguments in models.items()}
     first = max(parts, key=lambda name: len(parts[name]))  # a part that others do not have, they do not use
     known = dict(models[first][0].base_model.state_dict())
@@ -168,7 +186,8 @@ def load_tasks(
         if type(model.base_model) is not type(models[first][0].base_model):
             raise ModelError(
                 str(recipe.with_name(name)),
-                f"its encoder reads texts in another way than that of {first} ({type(model.base_model).__name__})",
+                f"its encoder reads texts in another way than that of {first} "
+                f"({type(model.base_model).__name__})",
                 _ONE_BY_ONE,
             )
         for key, tensor in model.base_model.state_dict().items():
@@ -183,11 +202,17 @@ def load_tasks(
     return MultiTaskPredictor(tasks, encoder)
 
 
-def _group_by_input(tasks: Mapping[str, Predictor], features: Record) -> Iterator[tuple[list[str], list[list[int]]]]:
+def _group_by_input(
+    tasks: Mapping[str, Predictor], features: Record
+) -> Iterator[tuple[list[str], list[list[int]]]]:
     """Tasks, and the indices of the features, one of each task, that give the encoder the same inputs."""
     readers: defaultdict[tuple[Any, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, own in features.items():
-        read = [own[column] for column in tasks[name].task.tokenizer.model_input_names if column in own.column_names]
+        read = [
+            own[column]
+            for column in tasks[name].task.tokenizer.model_input_names
+            if column in own.column_names
+        ]
         seen: Counter[Any] = Counter()
         for index, inputs in enumerate(zip(*read, strict=True)):
             key = tuple(np.asarray(values, dtype=np.int32).tobytes() for values in inputs)

@@ -36,7 +36,8 @@ class OnnxModel:
 def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> OnnxModel:
     """The model of an exported folder. It runs in OMP_NUM_THREADS threads, or as many as there are cores.
 
-    outputs: those that the task reads. known: the columns of its batches. Raises ModelError where ONNX Runtime
+    outputs: those that the task reads. known: the columns of its batches. Raises ModelError where ONNX
+    Runtime
     rejects the file, and UserError where it is not installed.
     """
     with extras_required():

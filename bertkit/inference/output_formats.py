@@ -21,11 +21,13 @@ Writer = Callable[[IO[str], Pairs], None]
 ENTITY = ("row", "id", "start", "end", "label", "text", "score")  # the columns of the format `entities`
 
 
-def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Mapping[str, str]) -> Writer | None:
+def writer_of(
+    name: str, output: Path | None, predictor: Predictor, columns: Mapping[str, str]
+) -> Writer | None:
     """What writes the answers of this predictor; None for `entities`, a table that `predict` writes.
 
-    name: `entities`, or one of OUTPUT_FORMATS. output: None for stdout. columns: canonical column -> column of the
-    rows, in addition to the predictor's.
+    name: `entities`, or one of OUTPUT_FORMATS. output: None for stdout. columns: canonical column -> column
+    of the rows, in addition to the predictor's.
     Raises DataError where the model gives other answers, or the file has another name.
     """
     if not predictor.task.always_has("entities"):
@@ -59,7 +61,9 @@ def _text_of(row: Record, columns: Record) -> str:
 
 
 def _write_masked(columns: Record, file: IO[str], pairs: Pairs) -> None:
-    """jsonl of texts with `[TYPE]` for each entity, and nothing else of the rows: other columns may hold it too."""
+    """jsonl of texts with `[TYPE]` for each entity, and nothing else of the rows: other columns may hold it
+    too.
+    """
     for answer, row in pairs:
         text = _text_of(row, columns)
         for entity in reversed(answer["entities"]):
@@ -82,7 +86,9 @@ def _write_conll(columns: Record, file: IO[str], pairs: Pairs) -> None:
 
 
 def _write_label_studio(columns: Record, file: IO[str], pairs: Pairs) -> None:
-    """Tasks with predictions, for a project with `<Labels name="label" toName="text">` and `value="$text"`."""
+    """Tasks with predictions, for a project with `<Labels name="label" toName="text">` and
+    `value="$text"`.
+    """
     for number, (answer, row) in enumerate(pairs):
         result = [
             {
@@ -91,7 +97,10 @@ def _write_label_studio(columns: Record, file: IO[str], pairs: Pairs) -> None:
                 "to_name": "text",
                 "type": "labels",
                 "score": entity["score"],
-                "value": {**{key: entity[key] for key in ("start", "end", "text")}, "labels": [entity["label"]]},
+                "value": {
+                    **{key: entity[key] for key in ("start", "end", "text")},
+                    "labels": [entity["label"]],
+                },
             }
             for each, entity in enumerate(answer["entities"], 1)
         ]

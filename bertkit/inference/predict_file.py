@@ -34,7 +34,9 @@ from bertkit.text import Json, json_line, part_of
 
 logger = logging.getLogger(__name__)
 
-_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")  # in columns of the input, which no spreadsheet runs
+_NUMBER = re.compile(
+    r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?"
+)  # in columns of the input, which no spreadsheet runs
 
 AnyPredictor = TypeVar("AnyPredictor", Predictor, MultiTaskPredictor)
 
@@ -55,14 +57,15 @@ def predict(
     coverage: float | None = None,
     top_k: int | None = None,
 ) -> int:
-    """Answer every row of a file, in constant memory; returns the number of rows. For texts: `bertkit.load(…)(texts)`.
+    """Answer every row of a file, in constant memory; returns the number of rows. For texts:
+    `bertkit.load(…)(texts)`.
 
-    source, task, revision: as for `load`, or a run of several tasks. input: csv, tsv, xlsx, json, jsonl, parquet,
-    conll, or txt with a text a line; "-": lines of stdin, each a JSON object or a text. Of several tasks, those answer
-    that read the columns of the first row. output: .jsonl, the row's own columns and its `answer`; .csv or .xlsx, with
-    columns such as `answer.label`, empty where an answer lacks them; None: jsonl to stdout, where lines of stdin are
-    answered one by one. csv has the delimiter and encoding of a csv file that was read, and an apostrophe before what
-    a spreadsheet would run as a formula.
+    source, task, revision: as for `load`, or a run of several tasks. input: csv, tsv, xlsx, json, jsonl,
+    parquet, conll, or txt with a text a line; "-": lines of stdin, each a JSON object or a text. Of several
+    tasks, those answer that read the columns of the first row. output: .jsonl, the row's own columns and its
+    `answer`; .csv or .xlsx, with columns such as `answer.label`, empty where an answer lacks them; None:
+    jsonl to stdout, where lines of stdin are answered one by one. csv has the delimiter and encoding of a csv
+    file that was read, and an apostrophe before what a spreadsheet would run as a formula.
     columns: column that the model reads -> its name in the file. overrides: how the file is written, such as
     `data.delimiter=";"`; by default as the data of the run.
     format: `entities`, a row for each; `masked`, texts without them; `conll`, or `label-studio`.
@@ -104,7 +107,9 @@ def predict(
     stop = sys.maxsize
     if part:
         require_no_pipe(Path(file))
-        chosen = part.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
+        chosen = part.rows(
+            file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size
+        )
         start = chosen.start
         stop = chosen.stop
 
@@ -140,7 +145,9 @@ def predict(
     suffix = target.suffix if target else ".jsonl"
     answered_rows = zip(answers, rows, strict=True)
     pairs = _flushed(answered_rows) if live else answered_rows
-    delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
+    delimiter, encoding = (
+        written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
+    )
     cells = entity_cells(pairs, start) if by_entity else _flat_rows(pairs, answered)
     with written_aside(target, encoding) if target else nullcontext(sys.stdout) as out:
         if writer is not None:
@@ -165,11 +172,15 @@ def _flushed(pairs: Pairs) -> Pairs:
 
 
 def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer]:
-    """The answers, unchanged; after the last one, warnings of how many are to texts that the model could not read.
+    """The answers, unchanged; after the last one, warnings of how many are to texts that the model could not
+    read.
 
     several: whether an answer has those of several tasks.
     """
-    flags = {"empty": "a text has no token", "unreadable": "a text has only tokens that are unknown to the model"}
+    flags = {
+        "empty": "a text has no token",
+        "unreadable": "a text has only tokens that are unknown to the model",
+    }
     rows = 0
     counts = dict.fromkeys(flags, 0)
     for answer in answers:
@@ -184,7 +195,9 @@ def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer
 
 
 def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPredictor:
-    """The predictor, for rows with columns of other names. columns: canonical column -> theirs. Raises DataError."""
+    """The predictor, for rows with columns of other names. columns: canonical column -> theirs. Raises
+    DataError.
+    """
     several = predictor.tasks if isinstance(predictor, MultiTaskPredictor) else {"": predictor}
     known = {name for each in several.values() for name in chain(each.task.schema.context, *each.task.inputs)}
     if unknown := [name for name in columns if name not in known]:
@@ -198,7 +211,9 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
 
 
 def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
-    """How a file is written: as the data of the run, if they are of the same kind, and as these overrides say."""
+    """How a file is written: as the data of the run, if they are of the same kind, and as these overrides
+    say.
+    """
     recipe = Path(source).expanduser() / "recipe.yaml"
     made = read(recipe, check_files=False) if recipe.is_file() else None
     return like_data(made.data if isinstance(made, Recipe) else DataSpec(source=file), file, overrides)
@@ -210,10 +225,14 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     kind = "".join(reader.name for reader in by_suffix(suffix_of(file))[:1])
     tables = ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
-    if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:  # the run's layout does not apply
+    if (
+        file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different
+    ):  # the run's layout does not apply
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
     spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
-    return spec.model_copy(update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}})
+    return spec.model_copy(
+        update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}}
+    )
 
 
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, Json]]:
@@ -224,9 +243,15 @@ def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Ite
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 
 
-def _write_csv(file: TextIO, rows: Iterable[Sequence[Any]], name: str, delimiter: str, raw_cells: bool) -> None:
+def _write_csv(
+    file: TextIO, rows: Iterable[Sequence[Any]], name: str, delimiter: str, raw_cells: bool
+) -> None:
     def written(value: Any) -> Any:
-        return value if raw_cells or (isinstance(value, str) and _NUMBER.fullmatch(value)) else readable_cell(value)
+        return (
+            value
+            if raw_cells or (isinstance(value, str) and _NUMBER.fullmatch(value))
+            else readable_cell(value)
+        )
 
     try:
         write_csv(file, rows, name, delimiter, written)
@@ -245,7 +270,9 @@ def _flat_rows(pairs: Pairs, answered: Sequence[str]) -> Iterator[list[Any]]:
     """
     names: list[str] = []
     for answer, row in pairs:
-        cells = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
+        cells = {
+            k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()
+        }
         answers = dict(flat(answer, "answer."))
         if not names:
             names = [*cells, *dict.fromkeys([*answered, *answers])]

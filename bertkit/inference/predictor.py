@@ -63,20 +63,24 @@ class Predictor:
 
     def __repr__(self) -> str:
         encoder = "ONNX Runtime" if self.device is None else f"{self.model.config.model_type}, {self.device}"
-        return f"Predictor({beginning(f'{self.task.name}: {self.task.describe()}', 200)}; {encoder}, {self.precision})"
+        return (
+            f"Predictor({beginning(f'{self.task.name}: {self.task.describe()}', 200)}; {encoder}, "
+            f"{self.precision})"
+        )
 
     def with_decisions(
         self, *, threshold: float | None = None, coverage: float | None = None, top_k: int | None = None
     ) -> Predictor:
-        """This model with other decision rules, for calls, `stream` and `frame`. Rules of several calls add up.
+        """This model with other decision rules, for calls, `stream` and `frame`. Rules of several calls add
+        up.
 
-        threshold: single-label: the probability below which `label` is None; multi-label, two labels by cosine, and no
-        answer (log odds): used in place of the fitted one.
-        coverage: single-label: each answer has a prediction set, `set`, which contains the gold label with this
-        probability; `label` is None unless the set has exactly one member. Regression: `interval`.
+        threshold: single-label: the probability below which `label` is None; multi-label, two labels by
+        cosine, and no answer (log odds): used in place of the fitted one.
+        coverage: single-label: each answer has a prediction set, `set`, which contains the gold label with
+        this probability; `label` is None unless the set has exactly one member. Regression: `interval`.
         top_k: how many `scores` to return, best first.
-        Raises UserError where one does not apply to the model, two contradict each other, or there are too few
-        calibration rows.
+        Raises UserError where one does not apply to the model, two contradict each other, or there are too
+        few calibration rows.
         """
         arguments = {"threshold": threshold, "coverage": coverage, "top_k": top_k}
         rules = {**self.rules, **{name: value for name, value in arguments.items() if value is not None}}
@@ -104,7 +108,8 @@ class Predictor:
         return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
 
     def encode(self, texts: Iterable[str], side: Literal["text", "query", "document"] = "text") -> np.ndarray:
-        """The vectors of these texts, `(texts, size)` fp32, with the model's own prefix for queries or documents.
+        """The vectors of these texts, `(texts, size)` fp32, with the model's own prefix for queries or
+        documents.
 
         Raises UserError where the model's task gives no vectors.
         """
@@ -129,7 +134,8 @@ class Predictor:
         return np.concatenate(parts)[: len(checked)]
 
     def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[Answer]:
-        """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns.
+        """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's
+        columns.
 
         rows: as for `each`. start: number of rows before these, for messages.
         """
@@ -142,7 +148,8 @@ class Predictor:
     def rows_of(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The rows, one at a time. Raises DataError on what has no rows.
 
-        rows: texts or dicts, or one of them; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which is
+        rows: texts or dicts, or one of them; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which
+        is
             converted as a whole.
         """
         if is_frame(rows):
@@ -152,12 +159,13 @@ class Predictor:
         return _iterator(rows)
 
     def frame(self, rows: Iterable[Row]) -> Any:
-        """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its index.
+        """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its
+        index.
 
-        Columns are the answer's own, such as `label` and `score`, one per label with its probability, and for nested
-        answers those of csv output, such as `entities`, as JSON. They are the same whatever the answers are, also
-        without rows: a score that `top_k` leaves out is missing. Raises DataError as `stream` does.
-        """
+        Columns are the answer's own, such as `label` and `score`, one per label with its probability, and for
+        nested answers those of csv output, such as `entities`, as JSON. They are the same whatever the
+        answers are, also without rows: a score that `top_k` leaves out is missing. Raises DataError as
+        `stream` does."""
         given = self.rows_of(rows)
         first = list(islice(given, 1))
         answers = [dict(flat(answer)) for answer in self.stream(chain(first, given))]
@@ -185,7 +193,9 @@ class Predictor:
         own = {*names}
         schema = self.task.schema
         there = {
-            name for name in schema.columns if name in own or own.issuperset(columns_of(self.columns.get(name, name)))
+            name
+            for name in schema.columns
+            if name in own or own.issuperset(columns_of(self.columns.get(name, name)))
         }
         inputs = next((each for each in self.task.inputs if each <= there), self.task.inputs[0])
         read = inputs | there.intersection(schema.context)
@@ -204,7 +214,9 @@ class Predictor:
             yield self.rule(answer)
 
     def answer_columns(self, names: Iterable[str]) -> list[str]:
-        """The columns of a table of answers to rows with these columns, as `flat` calls them, whatever the rows are."""
+        """The columns of a table of answers to rows with these columns, as `flat` calls them, whatever the
+        rows are.
+        """
         return [*dict.fromkeys(name for answer in self.any_answers(names) for name, _ in flat(answer))]
 
     def canonical(self, rows: Sequence[Row], start: int) -> Columns:
@@ -332,13 +344,19 @@ def load(
 def load_as(
     task: str, source: str | Path, *, revision: str | None = None, precision: Precision | None = None
 ) -> Predictor:
-    """`load`, for rows with canonical columns; a model not trained by bertkit gets `task`, others keep their own."""
+    """`load`, for rows with canonical columns; a model not trained by bertkit gets `task`, others keep their
+    own.
+    """
     known = read_object(model_folder(source, revision) / "config.json").get("bertkit")
-    return replace(load(source, revision=revision, task=None if known else task, precision=precision), columns={})
+    return replace(
+        load(source, revision=revision, task=None if known else task, precision=precision), columns={}
+    )
 
 
 def require_torch_model(predictor: Predictor, source: str | Path) -> Predictor:
-    """The predictor itself. Raises ModelError for an exported model, whose weights and gradients are not accessible."""
+    """The predictor itself. Raises ModelError for an exported model, whose weights and gradients are not
+    accessible.
+    """
     if predictor.backend == "onnx":
         raise ModelError(source, "is an exported model", "Name the run that it was exported from.")
     return predictor

@@ -19,7 +19,8 @@ T = TypeVar("T")
 def progress(items: Iterable[T], noun: str, total: int | None = None, size: int = 1) -> Iterator[T]:
     """The items, unchanged; the first process logs every ten seconds how much is done when one is requested.
 
-    total: how many there are, if that is known, for the time that is left. size: how many one item stands for.
+    total: how many there are, if that is known, for the time that is left. size: how many one item stands
+    for.
     """
     started = reported = time.monotonic()
     for number, item in enumerate(items):
@@ -33,6 +34,10 @@ def progress(items: Iterable[T], noun: str, total: int | None = None, size: int 
             else:
                 left = seconds / done * (total - done)
                 logger.info(
-                    "%s of %s (%.0f%%), %.0f s left", f"{done:,}", counted(total, noun), 100 * done / total, left
+                    "%s of %s (%.0f%%), %.0f s left",
+                    f"{done:,}",
+                    counted(total, noun),
+                    100 * done / total,
+                    left,
                 )
         yield item

@@ -30,9 +30,9 @@ class Runner:
 
     Features are batched by length, longest first, so that memory runs out at once or never.
 
-    device: None where `model` is called with NumPy arrays and returns the task's reduced arrays, as `OnnxModel` does.
-    mapper: applies a function to all batches, in their order; in a training by several processes, to a part of them.
-    keep: (outputs, batch) -> an item per feature, in place of the task's own.
+    device: None where `model` is called with NumPy arrays and returns the task's reduced arrays, as
+    `OnnxModel` does. mapper: applies a function to all batches, in their order; in a training by several
+    processes, to a part of them. keep: (outputs, batch) -> an item per feature, in place of the task's own.
     """
 
     task: Task
@@ -69,7 +69,9 @@ class Runner:
 
     def batches(self, lengths: Sequence[int]) -> list[np.ndarray[Any, Any]]:
         """The indices of features of these lengths, batch by batch."""
-        return batches_by_length(lengths, self.batch_size, self.device is not None and self.device.type == "cpu")
+        return batches_by_length(
+            lengths, self.batch_size, self.device is not None and self.device.type == "cpu"
+        )
 
     def inference(self) -> AbstractContextManager[None]:
         """Within the block, the model predicts, in this precision and without gradients."""
@@ -89,7 +91,10 @@ class Runner:
 
         arrays = unmasked(arrays)
         free = self.device.type == "cuda"  # CUDA has read the arrays when `to` returns
-        batch = {name: torch.from_numpy(values).to(self.device, non_blocking=free) for name, values in arrays.items()}
+        batch = {
+            name: torch.from_numpy(values).to(self.device, non_blocking=free)
+            for name, values in arrays.items()
+        }
         outputs = self.task.forward(self.model, batch)
         if self.keep:
             return self.keep(outputs, batch)
@@ -110,4 +115,7 @@ def on_cpu(result: Any) -> Any:
     """What `Runner.run` returned, with NumPy arrays in place of tensors."""
     if not isinstance(result, Mapping):
         return result
-    return {name: values if isinstance(values, np.ndarray) else values.cpu().numpy() for name, values in result.items()}
+    return {
+        name: values if isinstance(values, np.ndarray) else values.cpu().numpy()
+        for name, values in result.items()
+    }

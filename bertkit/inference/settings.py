@@ -31,7 +31,9 @@ class Settings(BaseModel):
     precision: Literal["auto", "fp32", "int8"] = "auto"  # int8: of an exported model
     batch_size: Annotated[int, Field(gt=0)] | Batching = 32
     columns: dict[str, str | list[str]] = {}
-    onnx: Annotated[list[str], Field(min_length=1)] | None = None  # an exported model: the outputs the task reads
+    onnx: Annotated[list[str], Field(min_length=1)] | None = (
+        None  # an exported model: the outputs the task reads
+    )
     package: str | None = None  # name and version, of a task that is not ours
 
     def kind(self, source: str) -> type[Task]:
@@ -43,13 +45,16 @@ class Settings(BaseModel):
 
 
 def read_settings(folder: Path, task: str | None, source: str) -> Settings:
-    """The settings of a model folder; for a model not trained by bertkit, the defaults of `task`. Raises ModelError.
+    """The settings of a model folder; for a model not trained by bertkit, the defaults of `task`. Raises
+    ModelError.
 
     source: what the model is called in messages, as the user named it.
     """
     section = read_object(folder / "config.json").get("bertkit")
     if section is None and task is None:
-        raise ModelError(source, "was not trained by bertkit", f"Name its task. Known: {', '.join(task_names())}.")
+        raise ModelError(
+            source, "was not trained by bertkit", f"Name its task. Known: {', '.join(task_names())}."
+        )
     if section is None:
         return Settings(task={"name": task})
     try:
@@ -70,7 +75,9 @@ def damaged_settings(folder: Path, error: ValidationError, section: str = "bertk
     first = error.errors()[0]
     path = ".".join([section, *map(str, first["loc"])])
     return ModelError(
-        f"{folder}/config.json", f"{path}: {first['msg']}", "It was edited, or written by another version of bertkit."
+        f"{folder}/config.json",
+        f"{path}: {first['msg']}",
+        "It was edited, or written by another version of bertkit.",
     )
 
 
@@ -82,9 +89,12 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     folder = str(encoder.folder)
     config = encoder.config.to_dict() if encoder.config else read_object(encoder.folder / "config.json")
     # of an encoder–decoder, both configs; otherwise the one
-    halves = [half for name in ("encoder", "decoder") if isinstance(half := config.get(name), dict)] or [config]
+    halves = [half for name in ("encoder", "decoder") if isinstance(half := config.get(name), dict)] or [
+        config
+    ]
     config = halves[0]
-    # A post-processor has rules of its own for single texts and for pairs, and may add tokens that no vocabulary has.
+    # A post-processor has rules of its own for single texts and for pairs, and may add tokens that no
+    # vocabulary has.
     read = {
         name: tokenizer(*texts, verbose=False)["input_ids"]
         for name, texts in {"the text `a`": ["a"], "the pair `a`, `a`": ["a", "a"]}.items()
@@ -98,11 +108,14 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
             "Tokenizer and weights belong to different models.",
         )
     try:
-        positions = min(int(half.get("max_position_embeddings", 512)) - unused_positions(half) for half in halves)
+        positions = min(
+            int(half.get("max_position_embeddings", 512)) - unused_positions(half) for half in halves
+        )
         limit = int(min(positions, tokenizer.model_max_length))
     except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(
-            folder, f"max_position_embeddings, pad_token_id or model_max_length is not a number of tokens: {error}"
+            folder,
+            f"max_position_embeddings, pad_token_id or model_max_length is not a number of tokens: {error}",
         ) from error
     if limit < MIN_LENGTH:
         raise ModelError(folder, f"it reads at most {limit} tokens; at least {MIN_LENGTH} are needed")

@@ -1,7 +1,7 @@
 """Vectors kept on disk under the model, its options and the text: one SQLite file per model and options.
 
-SQLite's transactions let any number of processes read and add at once, and a killed process leaves nothing incomplete.
-"""
+SQLite's transactions let any number of processes read and add at once, and a killed process leaves nothing
+incomplete."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ _TABLE = "CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, checksum IN
 
 
 def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, key: dict[str, Any]) -> Vectors:
-    """The vectors of the texts, float32 `(texts, size)`; only texts that are not stored are encoded, each once.
+    """The vectors of the texts, float32 `(texts, size)`; only texts that are not stored are encoded, each
+    once.
 
     key: all that determines a vector besides its text, as JSON; see `model_key`.
-    encode: texts -> `(texts, size)`; called with at most CHUNK texts, whose vectors are stored after each call.
-    Where the cache cannot be read or written (a full disk), vectors are returned all the same, with one warning.
+    encode: texts -> `(texts, size)`; called with at most CHUNK texts, whose vectors are stored after each
+    call.
+    Where the cache cannot be read or written (a full disk), vectors are returned all the same, with one
+    warning.
     """
     index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     distinct = list(index_of)
@@ -70,7 +73,10 @@ def _checksum(digest: bytes, vector: bytes) -> int:
 
 
 def _unusable(store: Path, error: OSError) -> bool:
-    what = f"vectors cannot be stored in {store} ({error.strerror or error}); they are computed without the cache."
+    what = (
+        f"vectors cannot be stored in {store} ({error.strerror or error}); they are computed without "
+        "the cache."
+    )
     fix = "If this happens again, free some space, or name another folder in BERTKIT_CACHE."
     warnings.warn(f"{what} {fix}", stacklevel=3)
     return False
@@ -79,7 +85,8 @@ def _unusable(store: Path, error: OSError) -> bool:
 @contextmanager
 def _opened(file: Path) -> Iterator[sqlite3.Connection]:
     """The database, in one transaction."""
-    # the default rollback journal: write-ahead logging does not work across the hosts of a network file system
+    # the default rollback journal: write-ahead logging does not work across the hosts of a network file
+    # system
     with closing(sqlite3.connect(file, timeout=_WAIT, isolation_level="IMMEDIATE")) as database, database:
         database.text_factory = bytes  # a damaged column is not decoded
         database.execute("PRAGMA page_size = 16384")  # of a new file: rows of some kB waste less of a page
@@ -89,11 +96,17 @@ def _opened(file: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _repaired(file: Path) -> Iterator[None]:
-    """Damage ends the block, and the file is removed, with a warning. Raises OSError on other errors of SQLite."""
+    """Damage ends the block, and the file is removed, with a warning. Raises OSError on other errors of
+    SQLite.
+    """
     try:
         yield
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: of a message that quotes the damage
-        # of OperationalError, only the general code speaks of the content, such as of a table that is not there
+    except (
+        sqlite3.DatabaseError,
+        UnicodeDecodeError,
+    ) as error:  # the latter: of a message that quotes the damage
+        # of OperationalError, only the general code speaks of the content, such as of a table that is not
+        # there
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise OSError(str(error)) from error
         warnings.warn(f"{file} is damaged ({error}); its texts are encoded again", stacklevel=4)
@@ -102,7 +115,9 @@ def _repaired(file: Path) -> Iterator[None]:
 
 
 def _lookup(store: Path, digests: Sequence[bytes]) -> tuple[list[int], Vectors]:
-    """The texts that are not stored, by their index, and the vectors, `(texts, size)`, or `(0, 0)` where none is."""
+    """The texts that are not stored, by their index, and the vectors, `(texts, size)`, or `(0, 0)` where none
+    is.
+    """
     vectors = np.empty((0, 0), dtype=np.float32)
     missing = {digest: index for index, digest in enumerate(digests)}
     if not (store / _FILE).is_file():

@@ -1,7 +1,8 @@
-"""Contrastive fine-tuning of an encoder: a text is pulled towards the prototype of its label, and away from the others.
+"""Contrastive fine-tuning of an encoder: a text is pulled towards the prototype of its label, and away from
+the others.
 
-A prototype is a vector of length 1 for each label. It starts as the mean of its texts and its name (Snell et al. 2017),
-and is learned with the encoder (proxies, Movshovitz-Attias et al. 2017).
+A prototype is a vector of length 1 for each label. It starts as the mean of its texts and its name (Snell et
+al. 2017), and is learned with the encoder (proxies, Movshovitz-Attias et al. 2017).
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Texts(NamedTuple):
 def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, Json]:
     """The runner's model, its encoder and head fitted on these features, and the facts of this training.
 
-    The head of one label per text is the softmax that the encoder was trained with; of several, a linear model.
+    The head of one label per text is the softmax that the encoder was trained with; of several, a linear
+    model.
     """
     started = time.monotonic()
     task: TextClassification = runner.task  # type: ignore[assignment]
@@ -86,13 +88,15 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, Json]:
     return runner.model, training_summary(linear, features, steps, started)
 
 
-def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, seed: int) -> tuple[int, Floats, Floats]:
-    """Train the encoder of the runner's model; returns the number of steps, the prototypes `(labels, size)`, and their
-    biases `(labels,)`, the log of each label's share of the texts.
+def pull_to_prototypes(
+    runner: Runner, texts: Texts, weights: Floats | None, seed: int
+) -> tuple[int, Floats, Floats]:
+    """Train the encoder of the runner's model; returns the number of steps, the prototypes `(labels, size)`,
+    and their biases `(labels,)`, the log of each label's share of the texts.
 
-    The loss of a text is the cross-entropy of a softmax over its scaled cosines with the prototypes, plus biases; with
-    several labels, the mean over them. weights: of labels, `(labels,)`. The embeddings stay as they are, and nothing is
-    dropped out. A pure function of model, texts and seed.
+    The loss of a text is the cross-entropy of a softmax over its scaled cosines with the prototypes, plus
+    biases; with several labels, the mean over them. weights: of labels, `(labels,)`. The embeddings stay as
+    they are, and nothing is dropped out. A pure function of model, texts and seed.
     """
     model: Any = freeze(runner.model, Freeze(embeddings=True))
     device = next(model.parameters()).device
@@ -102,7 +106,9 @@ def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, see
         means = targets.T @ F.normalize(_vectors(runner, texts, np.arange(len(targets))), dim=-1)
     bias = ((targets.sum(0) + 1) / (len(targets) + targets.shape[1])).log()
     prototypes = torch.nn.Parameter(F.normalize(means, dim=-1))
-    encoder = [p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("classifier.")]
+    encoder = [
+        p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("classifier.")
+    ]
     groups = [{"params": encoder, "lr": LEARNING_RATE}, {"params": [prototypes], "lr": PROTOTYPES}]
     optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY, fused=True)
     batches = min(ceil(len(targets) / TEXTS), MAX_STEPS)
@@ -137,15 +143,21 @@ def _factor(step: int, steps: int) -> float:
 
 
 def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray) -> torch.Tensor:
-    """The vectors of these texts `(texts, size)`, with gradients; texts of similar length are padded together."""
+    """The vectors of these texts `(texts, size)`, with gradients; texts of similar length are padded
+    together.
+    """
     collate = Collator.of(runner.task.tokenizer, runner.task.padding)
     device = next(runner.model.parameters()).device
     order = chosen[np.argsort([len(texts.inputs["input_ids"][text]) for text in chosen], kind="stable")]
     vectors = []
     for start in range(0, len(order), MICRO):
-        batch = collate({n: [each[at] for at in order[start : start + MICRO]] for n, each in texts.inputs.items()})
+        batch = collate(
+            {n: [each[at] for at in order[start : start + MICRO]] for n, each in texts.inputs.items()}
+        )
         with torch.autocast(device.type, torch.bfloat16, enabled=runner.precision == "bf16"):
-            outputs = runner.task.forward(runner.model, {name: each.to(device) for name, each in batch.items()})
+            outputs = runner.task.forward(
+                runner.model, {name: each.to(device) for name, each in batch.items()}
+            )
         vectors.append(outputs.vectors)
     places = {text: place for place, text in enumerate(order.tolist())}
     return torch.cat(vectors)[[places[text] for text in chosen.tolist()]]

@@ -41,19 +41,27 @@ def training_summary(linear: Linear, features: Dataset, steps: int, started: flo
     """Log and return the facts of a training. steps: of the encoder. started: by time.monotonic."""
     strength = "" if linear.strength is None else f", C = {linear.strength:g}"
     names = ", with the labels' names as further rows" if linear.with_names else ""
-    logger.info("head: learned from %s%s%s", counted(len(np.unique(numbers(features, "row"))), "row"), strength, names)
+    logger.info(
+        "head: learned from %s%s%s", counted(len(np.unique(numbers(features, "row"))), "row"), strength, names
+    )
     facts = {"steps": steps, "seconds": time.monotonic() - started, "best_step": None}
     return facts | {"C": linear.strength, "with_names": linear.with_names}
 
 
-def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int, strength: float | None = None) -> Linear:
-    """`fit_linear` as the task's options have it, on vectors divided by their mean length, for which C is meant."""
+def fit_head(
+    task: Any, examples: Examples, names: Examples | None, seed: int, strength: float | None = None
+) -> Linear:
+    """`fit_linear` as the task's options have it, on vectors divided by their mean length, for which C is
+    meant.
+    """
     by_name = task.options.class_weights or {}
     weights = {label: by_name[name] for label, name in enumerate(task.names)} if by_name else None
     length = float(np.linalg.norm(examples.vectors, axis=1).mean()) or 1.0
     rows = examples.scaled(1 / length)
     names = names and names.scaled(1 / length)
-    fitted = fit_linear(task.kind, rows, len(task.names), names=names, weights=weights, seed=seed, strength=strength)
+    fitted = fit_linear(
+        task.kind, rows, len(task.names), names=names, weights=weights, seed=seed, strength=strength
+    )
     return replace(fitted, weight=fitted.weight / length)
 
 

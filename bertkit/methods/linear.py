@@ -1,4 +1,6 @@
-"""A regularised linear model on the vectors of texts, by scikit-learn; its strength is chosen by cross-validation."""
+"""A regularised linear model on the vectors of texts, by scikit-learn; its strength is chosen by
+cross-validation.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ FEW_FOLDS = 3  # at most, of more than MANY_LABELS, which take long
 MANY_LABELS = 20
 UNCHECKED = 16.0  # C where no label has two rows, so that nothing can be held out
 ITERATIONS = 1000
-# Tolerances of the mean loss's gradient, for models that are compared, and for the one that is kept. With many labels
-# scikit-learn's 1e-4 lets the model of C = 64 pass for that of C = 256.
+# Tolerances of the mean loss's gradient, for models that are compared, and for the one that is kept. With
+# many labels scikit-learn's 1e-4 lets the model of C = 64 pass for that of C = 256.
 COMPARED = 3e-5
 KEPT = 1e-6
 MANY_CLASSES = "The number of unique classes is greater"  # a warning that these labels may be numbers
@@ -47,7 +49,9 @@ class Examples:
         return Examples(self.vectors[rows], self.targets[rows])
 
     def __add__(self, other: Examples) -> Examples:
-        return Examples(np.concatenate([self.vectors, other.vectors]), np.concatenate([self.targets, other.targets]))
+        return Examples(
+            np.concatenate([self.vectors, other.vectors]), np.concatenate([self.targets, other.targets])
+        )
 
     def scaled(self, factor: float) -> Examples:
         """These rows, with their vectors multiplied by the factor."""
@@ -73,7 +77,10 @@ def words_of(names: Sequence[str]) -> list[str]:
 
     Combining marks and joiners, which vowel signs are or stand beside, stay.
     """
-    kept = ["".join(char if category(char)[0] in "LMN" or category(char) == "Cf" else " " for char in n) for n in names]
+    kept = [
+        "".join(char if category(char)[0] in "LMN" or category(char) == "Cf" else " " for char in n)
+        for n in names
+    ]
     spaced = [" ".join(re.sub("(?<=[a-z])(?=[A-Z])", " ", name).split()) for name in kept]
     return spaced if all(re.search(r"[^\W\d]", name) for name in spaced) else []
 
@@ -88,17 +95,22 @@ def fit_linear(
     seed: int = 0,
     strength: float | None = None,
 ) -> Linear:
-    """Fit on all rows, with the strength of least log loss in stratified cross-validation; of a regression, by
-    generalised cross-validation of the squared error.
+    """Fit on all rows, with the strength of least log loss in stratified cross-validation; of a regression,
+    by generalised cross-validation of the squared error.
 
-    names: vectors of the labels' names; they are rows too where that lowers the log loss of the real ones. weights: of
-    multi-label those of positive rows. strength: without cross-validation this one, and names are rows.
+    names: vectors of the labels' names; they are rows too where that lowers the log loss of the real ones.
+    weights: of multi-label those of positive rows. strength: without cross-validation this one, and names are
+    rows.
     """
-    with threadpool_limits(1, user_api="blas"):  # such small products take an eighth to a quarter of the time in one
+    with threadpool_limits(
+        1, user_api="blas"
+    ):  # such small products take an eighth to a quarter of the time in one
         if kind == "regression":
             ridge = RidgeCV(ALPHAS).fit(rows.vectors, rows.targets)
             return Linear(ridge.coef_[None], np.array([ridge.intercept_]), 1 / ridge.alpha_)
-        C, with_names = (strength, names is not None) if strength else _best(kind, rows, labels, names, weights, seed)
+        C, with_names = (
+            (strength, names is not None) if strength else _best(kind, rows, labels, names, weights, seed)
+        )
         (model,) = _path(kind, rows + names if names and with_names else rows, labels, [C], weights, KEPT)
         return replace(model, with_names=with_names)
 
@@ -157,7 +169,11 @@ def _path(
     if kind == "multi-label":
         each = [
             _binary(
-                rows.vectors, rows.targets[:, label], strengths, {1: weights[label]} if weights else None, tolerance
+                rows.vectors,
+                rows.targets[:, label],
+                strengths,
+                {1: weights[label]} if weights else None,
+                tolerance,
             )
             for label in range(labels)
         ]
@@ -168,9 +184,13 @@ def _path(
     present = np.unique(rows.targets)
     class_weights = {label: weights[label] for label in present.tolist()} if weights else None
     models = []
-    for C, coefficients, intercepts in _regressions(rows.vectors, rows.targets, strengths, class_weights, tolerance):
+    for C, coefficients, intercepts in _regressions(
+        rows.vectors, rows.targets, strengths, class_weights, tolerance
+    ):
         if len(present) == 2:  # softmax of (-z / 2, z / 2) is the sigmoid of z
-            coefficients, intercepts = (np.concatenate([-each, each]) / 2 for each in (coefficients, intercepts))
+            coefficients, intercepts = (
+                np.concatenate([-each, each]) / 2 for each in (coefficients, intercepts)
+            )
         weight = np.zeros((labels, rows.vectors.shape[1]))
         bias = np.full(labels, intercepts.min() - ABSENT)
         weight[present] = coefficients
@@ -201,7 +221,9 @@ def _regressions(
         yield from ((C, np.zeros((len(present), vectors.shape[1])), np.zeros(1)) for C in strengths)
         return
     model = LogisticRegression(max_iter=ITERATIONS, tol=tolerance, warm_start=True, class_weight=weights)
-    mean = vectors.mean(0)  # without it there are fewer iterations; the model is the same, as its intercept is free
+    mean = vectors.mean(
+        0
+    )  # without it there are fewer iterations; the model is the same, as its intercept is free
     centred = (vectors - mean).astype(np.float32)  # which is faster
     for C in strengths:
         with warnings.catch_warnings():

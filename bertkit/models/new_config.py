@@ -28,7 +28,9 @@ MODEL_TYPE = "bert"  # of the models in `bert.py`
 Size = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 # Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.
-Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "mish", "tanh"]
+Activation = Literal[
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "mish", "tanh"
+]
 
 
 def sizes(layers: int, hidden: int, inner: int) -> Mapping[str, int]:
@@ -41,8 +43,8 @@ def sizes(layers: int, hidden: int, inner: int) -> Mapping[str, int]:
     }
 
 
-# base and large: Devlin et al. 2019, section 3. The others: Turc et al. 2019 (arXiv 1908.08962), table 1; section 3 has
-# 64 numbers a head, and a feed-forward network four times as wide.
+# base and large: Devlin et al. 2019, section 3. The others: Turc et al. 2019 (arXiv 1908.08962), table 1;
+# section 3 has 64 numbers a head, and a feed-forward network four times as wide.
 PRESETS = {
     "tiny": sizes(2, 128, 512),
     "mini": sizes(4, 256, 1024),
@@ -52,9 +54,9 @@ PRESETS = {
     "large": sizes(24, 1024, 4096),
 }
 
-# Layers, hidden size, width of the feed-forward network. modernbert-base and -large: Warner et al. 2024 (arXiv
-# 2412.13663); ettin: Weller et al. 2025 (arXiv 2507.11412). The others have the layers and the hidden size of the BERT
-# of that name, and the proportions of modernbert-base.
+# Layers, hidden size, width of the feed-forward network. modernbert-base and -large: Warner et al. 2024
+# (arXiv 2412.13663); ettin: Weller et al. 2025 (arXiv 2507.11412). The others have the layers and the hidden
+# size of the BERT of that name, and the proportions of modernbert-base.
 MODERNBERT = {
     "modernbert-tiny": sizes(2, 128, 192),
     "modernbert-mini": sizes(4, 256, 384),
@@ -67,7 +69,8 @@ MODERNBERT = {
     "ettin-68m": sizes(19, 512, 768),
 }
 
-# Where a new one differs from transformers' defaults: the base of ModernBERT before it was extended to 8,192 tokens.
+# Where a new one differs from transformers' defaults: the base of ModernBERT before it was extended to 8,192
+# tokens.
 _DEFAULTS = {"global_attn_every_n_layers": 3, "global_rope_theta": 10_000.0, "local_rope_theta": 10_000.0}
 
 
@@ -78,7 +81,9 @@ class Architecture(Section):
     num_hidden_layers: Size
     num_attention_heads: Size = Field(description="Divides hidden_size.")
     intermediate_size: Size = Field(description="Width inside the feed-forward network.")
-    hidden_act: Activation = Field("gelu", description="Activation of the feed-forward network and of the MLM head.")
+    hidden_act: Activation = Field(
+        "gelu", description="Activation of the feed-forward network and of the MLM head."
+    )
     hidden_dropout_prob: Probability = 0.1
     attention_probs_dropout_prob: Probability = 0.1
     max_position_embeddings: Size = Field(512, description="Tokens of the longest input.")
@@ -109,7 +114,9 @@ class Architecture(Section):
 
 @strict
 class BertConfig(transformers.BertConfig):  # type: ignore[no-untyped-call]
-    """`transformers.BertConfig` and the source of positions. Its `model_type` is `bert`: transformers opens it."""
+    """`transformers.BertConfig` and the source of positions. Its `model_type` is `bert`: transformers opens
+    it.
+    """
 
     positions: str = "learned"
 
@@ -117,12 +124,16 @@ class BertConfig(transformers.BertConfig):  # type: ignore[no-untyped-call]
         """Raises ModelError where the weights would not be read as they were trained."""
         problems = []
         if self.positions not in ("learned", "sinusoidal"):
-            problems.append(Problem("config.json", f"positions {self.positions!r}", "Write learned or sinusoidal."))
+            problems.append(
+                Problem("config.json", f"positions {self.positions!r}", "Write learned or sinusoidal.")
+            )
         decoder = isinstance(self, BertDecoderConfig)
         if self.is_decoder and not decoder:
             problems.append(Problem("config.json", "is_decoder is true, and this BERT reads both ways"))
         if decoder and not (self.is_decoder and self.add_cross_attention):
-            problems.append(Problem("config.json", "is_decoder and add_cross_attention must be true in a decoder"))
+            problems.append(
+                Problem("config.json", "is_decoder and add_cross_attention must be true in a decoder")
+            )
         if problems:
             raise ModelError(problems)
 
@@ -143,16 +154,19 @@ def config(
     max_position_embeddings: int = 512,
     known: Collection[str] = PRESETS,
 ) -> BertConfig:
-    """The config of a preset, such as `mini`, or of `{preset: mini, positions: sinusoidal, …}`: see `Architecture`.
+    """The config of a preset, such as `mini`, or of `{preset: mini, positions: sinusoidal, …}`: see
+    `Architecture`.
 
-    max_position_embeddings: where the fields leave it out. known: as for `started`. Raises ModelError with everything
-    that is wrong.
+    max_position_embeddings: where the fields leave it out. known: as for `started`. Raises ModelError with
+    everything that is wrong.
     """
     ids: Json = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
     wanted = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
     started_with, problems = started(wanted, PRESETS, known, ids)
     fields = {"max_position_embeddings": max_position_embeddings, **started_with}
-    removed = {"norm": "remove it; model.config: modernbert-mini is an encoder with layer norm before each sublayer"}
+    removed = {
+        "norm": "remove it; model.config: modernbert-mini is an encoder with layer norm before each sublayer"
+    }
     for path, what, fix in validate(Architecture, fields, homes=removed):
         hint = f"write it, or name a preset; presets: {', '.join(known)}" if what == "missing" else fix
         problems.append(Problem(".".join([WHERE, *map(str, path)]), what, hint))
@@ -162,7 +176,9 @@ def config(
 
 
 def nearest_preset(name: str, known: Collection[str]) -> str:
-    """The most similar of the known presets; "" where none is close. Those of BERT are also known as `bert-mini`."""
+    """The most similar of the known presets; "" where none is close. Those of BERT are also known as
+    `bert-mini`.
+    """
     prefixed = [f"bert-{preset}" for preset in known if preset in PRESETS]
     return nearest(name, [*known, *prefixed]).removeprefix("bert-")
 
@@ -188,7 +204,9 @@ def started(
     if preset is not None and not (isinstance(preset, str) and preset in presets):
         near = nearest_preset(str(preset), known)
         meant = f"; did you mean {near!r}?" if near else ""
-        problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", f"presets: {', '.join(known)}"))
+        problems.append(
+            Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", f"presets: {', '.join(known)}")
+        )
         preset = next(iter(presets))  # so that the other fields are checked too
     return {**presets.get(preset or "", {}), **wanted}, problems
 
@@ -205,8 +223,11 @@ def read_config(folder: Path) -> BertConfig:
     return BertConfig.from_pretrained(folder, local_files_only=True)
 
 
-def new_config(preset_or_fields: str | Record, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PretrainedConfig:
-    """The config of a preset, such as `mini` or `modernbert-mini`, or of fields, `preset` and `model_type` among them.
+def new_config(
+    preset_or_fields: str | Record, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> PretrainedConfig:
+    """The config of a preset, such as `mini` or `modernbert-mini`, or of fields, `preset` and `model_type`
+    among them.
 
     Raises ModelError with everything that is wrong.
     """
@@ -224,7 +245,8 @@ def new_config(preset_or_fields: str | Record, tokenizer: PreTrainedTokenizerBas
     if kind != "modernbert":
         raise ModelError(
             f"{WHERE}.model_type",
-            f"expected 'bert' or 'modernbert', found {kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}",
+            "expected 'bert' or 'modernbert', found "
+            f"{kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}",
         )
     first = tokenizer.cls_token_id
     last = tokenizer.sep_token_id
@@ -248,7 +270,9 @@ def _modernbert(given: Record, known: Collection[str], ids: Record, positions: i
             "modernbert", **{**_DEFAULTS, "max_position_embeddings": positions, **fields}, **ids
         )
         if config.hidden_size // config.num_attention_heads % 2:
-            raise ValueError("rotary positions turn pairs of numbers: hidden_size / num_attention_heads must be even")
+            raise ValueError(
+                "rotary positions turn pairs of numbers: hidden_size / num_attention_heads must be even"
+            )
         with torch.device("meta"):  # finds what does not fit together
             AutoModel.from_config(config)  # type: ignore[no-untyped-call]
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, StrictDataclassError) as error:

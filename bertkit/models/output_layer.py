@@ -19,7 +19,8 @@ class Fp32Linear(nn.Linear):
 
 
 def output_layers(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers outside of the encoder with one output per label, by name: one, and the copies that peft makes.
+    """The linear layers outside of the encoder with one output per label, by name: one, and the copies that
+    peft makes.
 
     None of a model without a head, and of one whose outputs are not labels, such as a masked language model.
     """
@@ -39,7 +40,9 @@ def compute_in_fp32(model: Any) -> None:
 
 
 def rescale(model: Any, factor: float, offset: float) -> None:
-    """Change the weights of the output layer so that the model gives `factor` times its outputs, plus `offset`."""
+    """Change the weights of the output layer so that the model gives `factor` times its outputs, plus
+    `offset`.
+    """
     with torch.no_grad():
         for layer in output_layers(model).values():
             layer.weight.copy_(layer.weight.double() * factor)

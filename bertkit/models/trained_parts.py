@@ -1,4 +1,6 @@
-"""The parts of a model: those that keep their weights, LoRA adapters, and an encoder that several models share."""
+"""The parts of a model: those that keep their weights, LoRA adapters, and an encoder that several models
+share.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ def halves(model: Any) -> list[Any]:
 def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     """Stop gradients of the embeddings and of the first layers; of an encoder–decoder, those of both halves.
 
-    The decoder's attention to the source is still trained. Raises UserError where there are not so many layers, or
-    where they share their weights.
+    The decoder's attention to the source is still trained. Raises UserError where there are not so many
+    layers, or where they share their weights.
     """
     for half in halves(model):
         base = half.base_model
@@ -53,13 +55,17 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
         if spec.embeddings:
             base.get_input_embeddings().requires_grad_(False)
             for name, parameter in base.named_parameters():
-                if "emb" in name and not any(part.isdigit() for part in name.split(".")):  # a number: within a layer
+                if "emb" in name and not any(
+                    part.isdigit() for part in name.split(".")
+                ):  # a number: within a layer
                     parameter.requires_grad_(False)
     return model
 
 
 def _stacks(base: Module, count: int) -> list[list[Module]]:
-    """The modules of each list that has one per layer: of XLM, attention and feed-forward networks by themselves."""
+    """The modules of each list that has one per layer: of XLM, attention and feed-forward networks by
+    themselves.
+    """
     from torch.nn import ModuleList
 
     stacks: dict[str, list[Module]] = {}
@@ -73,13 +79,14 @@ def _stacks(base: Module, count: int) -> list[list[Module]]:
 def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Module]) -> Any:
     """The model with LoRA adapters; every module outside the encoder is trained and saved.
 
-    Of an encoder–decoder, these are the decoder's attention to the source and its projection to the vocabulary. What
-    such a module shares with the encoder, as the masked language model's decoder shares the word embeddings, is the
-    encoder's, and frozen.
+    Of an encoder–decoder, these are the decoder's attention to the source and its projection to the
+    vocabulary. What such a module shares with the encoder, as the masked language model's decoder shares the
+    word embeddings, is the encoder's, and frozen.
 
-    extra_modules: for a model that is an encoder without a head, its modules that do not belong to the encoder.
-    Raises UserError when peft is not installed, knows no targets for this architecture, or does not find those given.
-    """
+    extra_modules: for a model that is an encoder without a head, its modules that do not belong to the
+    encoder.
+    Raises UserError when peft is not installed, knows no targets for this architecture, or does not find
+    those given."""
     with extras_required():
         from peft import LoraConfig, get_peft_model
     from torch.nn import Linear
@@ -93,9 +100,13 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         if not bare or any(module is other for other in extra_modules.values())
     ]
     if pair:
-        head = [name for name, _ in model.named_modules() if name.rpartition(".")[2] in (CROSS_ATTENTION, "cls")]
+        head = [
+            name for name, _ in model.named_modules() if name.rpartition(".")[2] in (CROSS_ATTENTION, "cls")
+        ]
     of_head = tuple(f"{name}." for name in head)
-    encoder = {p for name, p in model.named_parameters(remove_duplicate=False) if not name.startswith(of_head)}
+    encoder = {
+        p for name, p in model.named_parameters(remove_duplicate=False) if not name.startswith(of_head)
+    }
     names = [name for name, module in model.named_modules() if isinstance(module, Linear)]
     names = [name for name in names if not f"{name}.".startswith(of_head)]
     short = (name.rpartition(".")[2] for name in names)
@@ -110,26 +121,36 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     try:
         with warnings.catch_warnings():  # peft uses a deprecated name of transformers
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)  # refused below
+            warnings.filterwarnings(
+                "ignore", "Model has `tie_word_embeddings=True`", UserWarning
+            )  # refused below
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(
             "peft",
             first_line(error),
-            f"`target_modules` may name these layers: {', '.join(linear) or 'none, as it has no linear layers'}.",
+            "`target_modules` may name these layers: "
+            f"{', '.join(linear) or 'none, as it has no linear layers'}.",
         ) from error
     _share_again(adapted, encoder)
     return adapted
 
 
 def save_adapter(adapted: Any, folder: Path, encoder: Encoder) -> None:
-    """Write the adapter as peft does. One of a published model names it by its Hub id, not by its folder here."""
+    """Write the adapter as peft does. One of a published model names it by its Hub id, not by its folder
+    here.
+    """
     adapted.save_pretrained(folder)
     (folder / "README.md").unlink()  # peft's card, which has nothing filled in
     file = folder / "adapter_config.json"
     config = dict(read_json(file))
-    config["target_modules"] = sorted(config["target_modules"])  # of a set, whose order differs between processes
-    if encoder.origin in ("hub", "package"):  # while it trained, peft would have asked the Hub in each checkpoint
+    config["target_modules"] = sorted(
+        config["target_modules"]
+    )  # of a set, whose order differs between processes
+    if encoder.origin in (
+        "hub",
+        "package",
+    ):  # while it trained, peft would have asked the Hub in each checkpoint
         config |= {"base_model_name_or_path": encoder.name, "revision": encoder.revision}
     write_json(file, config)
 
@@ -137,8 +158,8 @@ def save_adapter(adapted: Any, folder: Path, encoder: Encoder) -> None:
 def merged(adapted: Any) -> Any:
     """The model with its adapters added to its weights.
 
-    peft takes a decoder that was never tied to the word embeddings, as LUKE's, for one that no longer is; the model
-    would then be loaded without anything tied.
+    peft takes a decoder that was never tied to the word embeddings, as LUKE's, for one that no longer is; the
+    model would then be loaded without anything tied.
     """
     tied = adapted.config.to_dict().get("tie_word_embeddings")
     with warnings.catch_warnings():

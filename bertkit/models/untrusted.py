@@ -1,7 +1,8 @@
-"""Checks of a model folder before any library opens it, and of its model while it is built: anyone may have made it.
+"""Checks of a model folder before any library opens it, and of its model while it is built: anyone may have
+made it.
 
-Only sizes, settings and the headers of the weights are read. Code that loads models makes sure that weights are not
-pickles, that no code of the model is run, and that every tensor is present.
+Only sizes, settings and the headers of the weights are read. Code that loads models makes sure that weights
+are not pickles, that no code of the model is run, and that every tensor is present.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ POSITIONS = 1_000_000  # more than anyone has; some positions have no tensor to 
 MAX_NUMBER = 10_000  # numbers up to here need no tensor to explain them
 LONGEST = 100_000  # entries of a list or object: transformers copies and prints id2label several times
 # What a number that sizes a tensor is called; others, such as rope_theta and rotary_emb_base, may be any.
-SIZE = re.compile("size|dim|layer|num_|^n_|^d_|head|pos|width|len|window|rank|bucket|label|group|hidden|embed|bins")
+SIZE = re.compile(
+    "size|dim|layer|num_|^n_|^d_|head|pos|width|len|window|rank|bucket|label|group|hidden|embed|bins"
+)
 TENSORS = 20_000  # of a file; a BERT of 24 layers has 400
 UNEXPLAINED = 250_000_000  # parameters beyond the bytes of the weights, such as those of a new head
 NORMALIZERS = 1_000  # steps of a tokenizer's normalizer
@@ -40,11 +43,14 @@ GROWTH = 256  # characters that it may make of one
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 ADVICE = "The file is damaged, or was made to exhaust memory."
 REMOVE = "Give the files their usual names, and remove the key."
-CONVERT = "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
+CONVERT = (
+    "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
+)
 
 
 def vet(folder: Path, *, tokenizer: bool = False) -> None:
-    """Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain, code.
+    """Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain,
+    code.
 
     tokenizer: check its settings too, which may ask for tokens or characters without end.
     """
@@ -56,7 +62,8 @@ def vet(folder: Path, *, tokenizer: bool = False) -> None:
 
 
 def vet_files(folder: Path) -> None:
-    """Raises ModelError with the files that must not be opened: pipes, devices, links to what is outside the folder.
+    """Raises ModelError with the files that must not be opened: pipes, devices, links to what is outside the
+    folder.
 
     In the Hub's cache, where a model's files are links to blobs, those of its own repository are inside.
     """
@@ -75,7 +82,9 @@ def vet_files(folder: Path) -> None:
 
 
 def read_object(file: Path, largest: int = LARGEST_JSON) -> Json:
-    """The JSON object in a model's file. Raises ModelError where there is none, or the file has more bytes."""
+    """The JSON object in a model's file. Raises ModelError where there is none, or the file has more
+    bytes.
+    """
     with translated(OSError, ModelError, str(file), "cannot be read"):
         content = read_json(file, largest)
     if not isinstance(content, dict):
@@ -85,9 +94,11 @@ def read_object(file: Path, largest: int = LARGEST_JSON) -> Json:
 
 @contextmanager
 def bounded(folder: Path) -> Iterator[None]:
-    """Within the block, a model that is built has no more parameters than the bytes of this folder's weights explain.
+    """Within the block, a model that is built has no more parameters than the bytes of this folder's weights
+    explain.
 
-    transformers builds models on the meta device, without memory; tensors are counted there. Raises ModelError.
+    transformers builds models on the meta device, without memory; tensors are counted there. Raises
+    ModelError.
     """
     from torch.nn.modules import module
 
@@ -115,7 +126,9 @@ def bounded(folder: Path) -> Iterator[None]:
 
 
 def _unsuitable(folder: Path) -> Iterator[Problem]:
-    """Files that are too large, or name others: transformers would open what an index names, wherever it is."""
+    """Files that are too large, or name others: transformers would open what an index names,
+    wherever it is.
+    """
     for file in sorted(folder.rglob("*")):
         text = file.suffix in (".json", ".txt", ".model", ".jinja") and file.is_file()
         if text and (size := file.stat().st_size) > LARGEST_VOCABULARY:
@@ -136,12 +149,17 @@ def _unsuitable(folder: Path) -> Iterator[Problem]:
 def adapter_problems(folder: Path) -> Iterator[Problem]:
     """An adapter of peft, with which transformers would load another model, wherever it is."""
     if (folder / "adapter_config.json").is_file():
-        fix = "Merge it into its model once: PeftModel.from_pretrained(…).merge_and_unload().save_pretrained(…)."
+        fix = (
+            "Merge it into its model once: "
+            "PeftModel.from_pretrained(…).merge_and_unload().save_pretrained(…)."
+        )
         yield Problem(str(folder), "is an adapter, which names another model to load", fix)
 
 
 def _implausible(folder: Path) -> Iterator[Problem]:
-    """Headers that are damaged; a config that names code or other weights, or sizes that the tensors do not have."""
+    """Headers that are damaged; a config that names code or other weights, or sizes that the tensors do not
+    have.
+    """
     shapes = []
     for weights in filter(Path.is_file, sorted(folder.rglob("*.safetensors"))):
         found = shapes_of(weights)
@@ -152,7 +170,9 @@ def _implausible(folder: Path) -> Iterator[Problem]:
     config = read_object(file)
     for name in ("attn_implementation", "_attn_implementation"):
         if (code := config.get(name)) not in (None, *ATTENTIONS):
-            yield Problem(str(file), f"{name} is {code!r:.60}, but bertkit does not fetch code that a model names")
+            yield Problem(
+                str(file), f"{name} is {code!r:.60}, but bertkit does not fetch code that a model names"
+            )
     for name in ("transformers_weights", "configuration_files"):
         if named := config.get(name):
             yield Problem(str(file), f"{name} names {named!r:.60}, which bertkit does not follow", REMOVE)
@@ -176,12 +196,17 @@ def _implausible(folder: Path) -> Iterator[Problem]:
         elif "position" in name:
             most = POSITIONS
         if not least <= number <= most:
-            what = f"{name} is {number:,}, but the weights are {len(shapes):,} tensors of dimensions up to {widest:,}"
+            what = (
+                f"{name} is {number:,}, but the weights are {len(shapes):,} tensors of dimensions up to "
+                f"{widest:,}"
+            )
             yield Problem(str(file), what, ADVICE)
 
 
 def _read_by_transformers(config: Record) -> Json:
-    """What the architecture declares, and bertkit's section; not what nothing reads, such as notes on a training."""
+    """What the architecture declares, and bertkit's section; not what nothing reads, such as notes on a
+    training.
+    """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     name = str(config.get("model_type"))
@@ -208,13 +233,26 @@ def _exploding(folder: Path) -> Iterator[Problem]:
     for file in filter(Path.is_file, map(folder.joinpath, names)):
         settings = read_object(file, LARGEST_VOCABULARY)
         for name, value in settings.items():  # such as extra_ids and extra_special_tokens
-            number = len(value) if isinstance(value, list | dict) and not name.startswith("added_tokens") else value
-            if type(number) is int and number > MAX_NUMBER and not name.endswith(("_id", "len", "length", "size")):
+            number = (
+                len(value)
+                if isinstance(value, list | dict) and not name.startswith("added_tokens")
+                else value
+            )
+            if (
+                type(number) is int
+                and number > MAX_NUMBER
+                and not name.endswith(("_id", "len", "length", "size"))
+            ):
                 yield Problem(str(file), f"{name}: {number:,}; at most {MAX_NUMBER:,} are allowed", ADVICE)
         if named := settings.get("fast_tokenizer_files"):
-            yield Problem(str(file), f"fast_tokenizer_files names {named!r:.60}, which bertkit does not follow", REMOVE)
+            yield Problem(
+                str(file), f"fast_tokenizer_files names {named!r:.60}, which bertkit does not follow", REMOVE
+            )
         if _explodes(settings.get("normalizer")):
-            what = f"its normalizer makes more than {GROWTH} characters of one, or has over {NORMALIZERS:,} steps"
+            what = (
+                f"its normalizer makes more than {GROWTH} characters of one, or has over "
+                f"{NORMALIZERS:,} steps"
+            )
             yield Problem(str(file), what, ADVICE)
 
 
@@ -244,7 +282,9 @@ def _explodes(normalizer: Any) -> bool:
 
 
 def shapes_of(file: Path) -> list[list[int]]:
-    """The shapes in the header of a safetensors file. Raises ModelError: it is damaged, or has too many tensors."""
+    """The shapes in the header of a safetensors file. Raises ModelError: it is damaged, or has too many
+    tensors.
+    """
     try:
         with safe_open(file, framework="numpy") as weights:
             shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118

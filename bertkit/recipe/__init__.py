@@ -1,4 +1,6 @@
-"""The recipe: its schema, reading, overriding, checking and writing; and the recipes that come with bertkit."""
+"""The recipe: its schema, reading, overriding, checking and writing; and the recipes that come with
+bertkit.
+"""
 
 from __future__ import annotations
 

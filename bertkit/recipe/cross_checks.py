@@ -1,7 +1,7 @@
 """Checks across values of a recipe: settings that contradict each other.
 
-The functions take plain data whose values have the right types (others are reported and left out), so that everything
-is found at once even in a recipe that is not valid yet.
+The functions take plain data whose values have the right types (others are reported and left out), so that
+everything is found at once even in a recipe that is not valid yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from bertkit.validation import KeyProblem, did_you_mean
 
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 DECAY = {"num_decay_steps": 0.2}  # of warmup_stable_decay, where the recipe has none
-STEP_KWARGS = ("num_decay_steps", "num_stable_steps")  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
+STEP_KWARGS = (
+    "num_decay_steps",
+    "num_stable_steps",
+)  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
 HEAD = ("pooling", "dropout")  # keys of `model` for the head of a classification
 STILL_READ = (  # of `training`, by methods that transformers' Trainer does not run
     *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),
@@ -35,7 +38,8 @@ _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, 
 def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: bool) -> Iterator[KeyProblem]:
     """Contradictions between settings; `task` and `model` have their defaults filled in.
 
-    options: the type of the task's options, or None where the task is not known. own_metrics: as for `load_recipe`.
+    options: the type of the task's options, or None where the task is not known. own_metrics: as for
+    `load_recipe`.
     """
     task = data.get("task", {})
     training = data.get("training", {})
@@ -54,7 +58,9 @@ def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: b
     yield from _check_labels(task)
     for seed, count in Counter[int](data.get("seeds", ())).items():
         if count > 1:
-            yield KeyProblem(("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training")
+            yield KeyProblem(
+                ("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training"
+            )
 
 
 def settled_problems(options: TaskOptions, training: Json) -> list[Problem]:
@@ -64,7 +70,7 @@ def settled_problems(options: TaskOptions, training: Json) -> list[Problem]:
 
 
 def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
-    """`metric_for_best_model` must be one of `metrics`; a name ending in `/` stands for one metric per label."""
+    """`metric_for_best_model` must be one of `metrics`; a name ending in `/` stands for one per label."""
     if training.get("greater_is_better") is False:
         fix = "remove it; a metric of your own may return its negative"
         yield KeyProblem(("training", "greater_is_better"), "all metrics are better when higher", fix)
@@ -73,7 +79,11 @@ def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) 
     if value is None:
         return
     name = value.removeprefix("eval_")
-    if (name == "loss" or not own_metrics) and name not in metrics and name.partition("/")[0] + "/" not in metrics:
+    if (
+        (name == "loss" or not own_metrics)
+        and name not in metrics
+        and name.partition("/")[0] + "/" not in metrics
+    ):
         known = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
         what = f"the task has no metric {short_repr(name)}{did_you_mean(name, known)}"
         own = "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])"
@@ -92,31 +102,74 @@ def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
         readers = [by_name(rows["format"])] if rows.get("format") else readers
     form = " and ".join(sorted({reader.name for reader in readers}))
     return (
-        (not name and not config, "model.name", "missing",
-         "a Hub id or a folder; or config and tokenizer, for a new encoder"),
-        (name and config, "model.config", "`name` is a model that has its own config", "remove one of the two"),
-        (config and not name and not tokenizer, "model.tokenizer", "missing: a new encoder needs one",
-         "name a folder that `bertkit tokenizer train` wrote, or a Hub id"),
+        (
+            not name and not config,
+            "model.name",
+            "missing",
+            "a Hub id or a folder; or config and tokenizer, for a new encoder",
+        ),
+        (
+            name and config,
+            "model.config",
+            "`name` is a model that has its own config",
+            "remove one of the two",
+        ),
+        (
+            config and not name and not tokenizer,
+            "model.tokenizer",
+            "missing: a new encoder needs one",
+            "name a folder that `bertkit tokenizer train` wrote, or a Hub id",
+        ),
         (name and not config and tokenizer, "model.tokenizer", "`name` has its own tokenizer", "remove it"),
-        (task.get("overflow") == "window" and stride >= max_length - 2, "task.stride",
-         f"{stride} shared tokens, in windows of {max_length} of which 2 are special",
-         f"write at most {max_length - 3}, or raise model.max_length"),
-        (distillation.get("student") and config, "distillation.student",
-         "selects layers of a pretrained model, but `model.config` makes a new one",
-         "write the number of layers there: model: {config: {num_hidden_layers: …}}"),
-        (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
-         "has no meaning for scheme none, whose tags are labels of words", "remove it"),
-        (isinstance(rows.get("header"), list) and form and not any(reader.columns == "header" for reader in readers),
-         "data.header", f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
-        (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
-         "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
-         "name files or a data set of the Hub; a folder of this name is ./memory"),
-        ((data.get("hub") or {}).get("benchmark") and (readers or not REPO_ID.fullmatch(str(rows.get("source")))),
-         "hub.benchmark", "data.source is not a data set of the Hub", "write owner/name, or remove benchmark"),
-        *((rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None, f"data.{key}",
-           "goes with `source: memory`", f"remove it (~data.{key} on the command line)")
-          for key in ("fingerprint", "folder")),
-    )  # fmt: skip
+        (
+            task.get("overflow") == "window" and stride >= max_length - 2,
+            "task.stride",
+            f"{stride} shared tokens, in windows of {max_length} of which 2 are special",
+            f"write at most {max_length - 3}, or raise model.max_length",
+        ),
+        (
+            distillation.get("student") and config,
+            "distillation.student",
+            "selects layers of a pretrained model, but `model.config` makes a new one",
+            "write the number of layers there: model: {config: {num_hidden_layers: …}}",
+        ),
+        (
+            task.get("scheme") == "none" and task.get("data_scheme") is not None,
+            "task.data_scheme",
+            "has no meaning for scheme none, whose tags are labels of words",
+            "remove it",
+        ),
+        (
+            isinstance(rows.get("header"), list)
+            and form
+            and not any(reader.columns == "header" for reader in readers),
+            "data.header",
+            f"{form} files name their own columns",
+            "remove it; `columns` maps the names in the data",
+        ),
+        (
+            rows.get("source") == MEMORY and rows.get("fingerprint") is None,
+            "data.source",
+            "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
+            "name files or a data set of the Hub; a folder of this name is ./memory",
+        ),
+        (
+            (data.get("hub") or {}).get("benchmark")
+            and (readers or not REPO_ID.fullmatch(str(rows.get("source")))),
+            "hub.benchmark",
+            "data.source is not a data set of the Hub",
+            ("write owner/name, or remove benchmark"),
+        ),
+        *(
+            (
+                rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None,
+                f"data.{key}",
+                "goes with `source: memory`",
+                f"remove it (~data.{key} on the command line)",
+            )
+            for key in ("fingerprint", "folder")
+        ),
+    )
 
 
 def format_problems(data: Json) -> Iterator[KeyProblem]:
@@ -153,36 +206,93 @@ def _training_rules(data: Json, training: Json, options: type[TaskOptions] | Non
     muon = training.get("optim") == "muon"
     model = data.get("model", {})
     return (
-        *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
-           "write epoch or steps, or remove early_stopping") for key in ("eval_strategy", "save_strategy")),
-        (training.get("save_strategy") == "best" and training.get("eval_strategy") == "no", "training.save_strategy",
-         "best needs evaluations", "write epoch or steps, or remove eval_strategy"),
-        (early and training.get("load_best_model_at_end") is False, "training.load_best_model_at_end",
-         "early_stopping keeps the best checkpoint, not the last one", "remove it, or remove early_stopping"),
-        *(("batching" in stated and key in training, f"training.{key}", "has no effect when `batching` counts tokens",
-           f"remove it (~training.{key} on the command line), or remove `batching`") for key in ROWS),
-        (options and "pooling" in options.model_fields and training.get("auto_find_batch_size"),
-         "training.auto_find_batch_size", "would change a loss that compares rows",
-         "remove it, and write gradient_checkpointing: true"),
-        ("distillation" in stated and data["task"].get("loss") == "listwise", "task.loss",
-         "listwise does not learn from a teacher", "write another loss, or remove `distillation`"),
-        ((data.get("distillation") or {}).get("alpha") == 1 and training.get("label_smoothing_factor"),
-         "training.label_smoothing_factor", "has no effect with distillation.alpha 1, which leaves the labels out",
-         "remove it"),
-        (folds and "distillation" in stated, "folds",
-         "the teacher may have learned the rows that a fold holds out, and scores would be too high",
-         "remove `folds` or `distillation`"),
-        (folds and kind and kind.schema.corpus, "folds",
-         "documents of pretraining have no targets that a fold could be scored by", "remove it"),
-        *((not muon and training.get(key, field.default) != field.default, f"training.{key}",
-           "has no effect without `optim: muon`", "remove it, or write optim: muon")
-          for key, field in TrainingKeys.model_fields.items() if key.startswith("muon_")),
-        *((model.get(key) is not None and (model.get("config") or (options and key not in options.head_settings)),
-           f"model.{key}", "is for a classification by a pretrained encoder",
-           "remove it; a new encoder has what model.config says") for key in HEAD),
-        ({"peft", "freeze"} <= stated, "freeze", "`peft` already freezes the whole encoder",
-         "remove `freeze` or `peft`"),
-    )  # fmt: skip
+        *(
+            (
+                early and training.get(key) == "no",
+                f"training.{key}",
+                "early_stopping needs evaluations and checkpoints",
+                "write epoch or steps, or remove early_stopping",
+            )
+            for key in ("eval_strategy", "save_strategy")
+        ),
+        (
+            training.get("save_strategy") == "best" and training.get("eval_strategy") == "no",
+            "training.save_strategy",
+            "best needs evaluations",
+            "write epoch or steps, or remove eval_strategy",
+        ),
+        (
+            early and training.get("load_best_model_at_end") is False,
+            "training.load_best_model_at_end",
+            "early_stopping keeps the best checkpoint, not the last one",
+            "remove it, or remove early_stopping",
+        ),
+        *(
+            (
+                "batching" in stated and key in training,
+                f"training.{key}",
+                "has no effect when `batching` counts tokens",
+                f"remove it (~training.{key} on the command line), or remove `batching`",
+            )
+            for key in ROWS
+        ),
+        (
+            options and "pooling" in options.model_fields and training.get("auto_find_batch_size"),
+            "training.auto_find_batch_size",
+            "would change a loss that compares rows",
+            "remove it, and write activation_checkpointing: true",
+        ),
+        (
+            "distillation" in stated and data["task"].get("loss") == "listwise",
+            "task.loss",
+            "listwise does not learn from a teacher",
+            "write another loss, or remove `distillation`",
+        ),
+        (
+            (data.get("distillation") or {}).get("alpha") == 1 and training.get("label_smoothing_factor"),
+            "training.label_smoothing_factor",
+            "has no effect with distillation.alpha 1, which leaves the labels out",
+            "remove it",
+        ),
+        (
+            folds and "distillation" in stated,
+            "folds",
+            "the teacher may have learned the rows that a fold holds out, and scores would be too high",
+            "remove `folds` or `distillation`",
+        ),
+        (
+            folds and kind and kind.schema.corpus,
+            "folds",
+            "documents of pretraining have no targets that a fold could be scored by",
+            "remove it",
+        ),
+        *(
+            (
+                not muon and training.get(key, field.default) != field.default,
+                f"training.{key}",
+                "has no effect without `optim: muon`",
+                "remove it, or write optim: muon",
+            )
+            for key, field in TrainingKeys.model_fields.items()
+            if key.startswith("muon_")
+        ),
+        *(
+            (
+                model.get(key) is not None
+                and (model.get("config") or (options and key not in options.head_settings)),
+                f"model.{key}",
+                "is for a classification by a pretrained encoder",
+                "remove it; a new encoder has what model.config says",
+            )
+            for key in HEAD
+        ),
+        (
+            {"peft", "freeze"} <= stated,
+            "freeze",
+            "`peft` already freezes the whole encoder",
+            "remove `freeze` or `peft`",
+        ),
+    )
 
 
 def _schedule_rules(training: Json) -> Iterator[_Rule]:
@@ -198,7 +308,12 @@ def _schedule_rules(training: Json) -> Iterator[_Rule]:
         what = f"expected a number of steps, or a share of them below 1, found {short_repr(value)}"
         yield not valid, f"training.{key}", what, ""
         what = "is a number of steps, which a budget of time does not fix"
-        yield by_time and valid and value >= 1, f"training.{key}", what, "write a share of the budget, such as 0.1"
+        yield (
+            by_time and valid and value >= 1,
+            f"training.{key}",
+            what,
+            "write a share of the budget, such as 0.1",
+        )
     both = sum(value for value in shares.values() if isinstance(value, int | float) and value < 1)
     what = f"warm-up, stable part and decay are {both:.12g} of all steps"
     yield both > 1, "training.lr_scheduler_kwargs", what, "lower one of them, so that they are 1 at most"
@@ -211,10 +326,17 @@ def _schedule_rules(training: Json) -> Iterator[_Rule]:
         yield by_time and given, f"training.{key}", "`budget` says when the training ends", fix
     by_steps = training.get("lr_scheduler_type") == "inverse_sqrt"
     what = "inverse_sqrt depends on the number of steps alone, and does not end with `budget`"
-    yield by_time and by_steps, "training.lr_scheduler_type", what, "write linear, cosine or warmup_stable_decay"
+    yield (
+        by_time and by_steps,
+        "training.lr_scheduler_type",
+        what,
+        "write linear, cosine or warmup_stable_decay",
+    )
 
 
-def _method_rules(data: Json, task: Json, training: Json, options: type[TaskOptions] | None) -> Iterator[_Rule]:
+def _method_rules(
+    data: Json, task: Json, training: Json, options: type[TaskOptions] | None
+) -> Iterator[_Rule]:
     method = task.get("method")
     if options is None or method not in options.untrained:
         return

@@ -43,7 +43,9 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Training(dict[str, Any]):
-    """The values of `training:`. stated: the names of those that the recipe states; the others are defaults."""
+    """The values of `training:`. stated: the names of those that the recipe states; the others are
+    defaults.
+    """
 
     def __init__(self, values: Json, stated: Iterable[str]) -> None:
         super().__init__(values)
@@ -135,8 +137,11 @@ class Several(Section):
 
     tasks: Annotated[dict[str, TaskPart], Field(min_length=1)]
     """Name -> task and data."""
-    mixing: Literal["proportional", "sqrt", "uniform"] | Annotated[dict[str, Positive], Field(min_length=1)] = Field(
+    mixing: (
+        Literal["proportional", "sqrt", "uniform"] | Annotated[dict[str, Positive], Field(min_length=1)]
+    ) = Field(
         "proportional",
-        description="How often a task is drawn: in proportion to its batches per epoch, to their square root, equally "
+        description="How often a task is drawn: in proportion to its batches per epoch, to their square "
+        "root, equally "
         "often, or by {NAME: weight}.",
     )

@@ -24,10 +24,15 @@ def json_schema() -> Json:
     one = Recipe.model_json_schema()
     several = MultiTaskRecipe.model_json_schema()
     definitions = {**one.pop("$defs"), **several.pop("$defs")}
-    one["properties"]["training"] = {**training_schema(), "description": one["properties"]["training"]["description"]}
+    one["properties"]["training"] = {
+        **training_schema(),
+        "description": one["properties"]["training"]["description"],
+    }
     several["properties"] |= {name: one["properties"][name] for name in SHARED}
     several["required"] = ["tasks", "model"]
-    definitions["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"] = [reader.name for reader in formats()]
+    definitions["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"] = [
+        reader.name for reader in formats()
+    ]
     tasks = all_tasks()
     options: Any = Annotated[reduce(or_, [task.Options for task in tasks]), Field(discriminator="name")]
     choice = TypeAdapter(options).json_schema()
@@ -37,4 +42,10 @@ def json_schema() -> Json:
     several_too = [{"$ref": references[task.name]} for task in tasks if task.shares_encoder]
     definitions["TaskPart"]["properties"]["task"] = {"oneOf": several_too}
     version = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": version, "if": {"required": ["tasks"]}, "then": several, "else": one, "$defs": definitions}
+    return {
+        "$schema": version,
+        "if": {"required": ["tasks"]},
+        "then": several,
+        "else": one,
+        "$defs": definitions,
+    }

@@ -18,7 +18,9 @@ class Report:
     """Collects what is wrong with one recipe, and knows the line or the override of every key."""
 
     def __init__(self, name: str, home: Path = Path()) -> None:
-        """name: goes before line numbers; "" for data that come from no file. home: of relative paths in the file."""
+        """name: goes before line numbers; "" for data that come from no file. home: of relative paths in the
+        file.
+        """
         self.name = name
         self.home = home
         self.document = parse("")
@@ -42,7 +44,9 @@ class Report:
             self._move(path, 0)
 
     def read_file(self, file: Path, kind: str, fix: str) -> Json:
-        """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises RecipeError."""
+        """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises
+        RecipeError.
+        """
         try:
             with open(file, "rb") as stream:
                 self.document = document = parse(stream.read(MAX_BYTES + 1))
@@ -68,12 +72,16 @@ class Report:
     def add_at(self, place: int | str, what: str, fix: str = "") -> None:
         """Report what is wrong with a line, or with an override."""
         if isinstance(place, int):
-            self._problems.append((place, Problem(f"{self.name}:{place}" if self.name and place else "", what, fix)))
+            self._problems.append(
+                (place, Problem(f"{self.name}:{place}" if self.name and place else "", what, fix))
+            )
         else:
             self._problems.append((math.inf, Problem(f"override {short_repr(place)[1:-1]}", what, fix)))
 
     def folder(self, path: KeyPath) -> Path:
-        """The folder that a relative path at this key starts from: the file's, or of other values the working one."""
+        """The folder that a relative path at this key starts from: the file's, or of other values the working
+        one.
+        """
         place = self._place(path)
         return self.home if isinstance(place, int) and place else Path()
 

@@ -1,4 +1,6 @@
-"""Changes of a recipe: `key.sub=value` and `~key.sub`; from Python sections, and keys of sections by their names."""
+"""Changes of a recipe: `key.sub=value` and `~key.sub`; from Python sections, and keys of sections by their
+names.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,25 @@ from bertkit.validation import KeyProblem, describe, did_you_mean, fields_at, un
 # in the order in which a misplaced key is looked up
 _SECTIONS = "distillation task model data early_stopping peft freeze hub batching".split()
 SCRIPTS = {  # arguments of transformers' scripts -> what to write here
-    "max_seq_length": "model.max_length", "model_name_or_path": "model.name", "model_revision": "model.revision",
-    "dataset_name": "data.source", "dataset_config_name": "data.subset", "train_file": "data.source.train",
-    "validation_file": "data.source.validation", "test_file": "data.source.test",
+    "max_seq_length": "model.max_length",
+    "model_name_or_path": "model.name",
+    "model_revision": "model.revision",
+    "dataset_name": "data.source",
+    "dataset_config_name": "data.subset",
+    "train_file": "data.source.train",
+    "validation_file": "data.source.validation",
+    "test_file": "data.source.test",
     **dict.fromkeys(("text_column", "text_column_name", "label_column", "label_column_name"), "data.columns"),
-    "max_train_samples": "data.limit.train", "max_eval_samples": "data.limit.validation",
-    "task_name": "task.name", "doc_stride": "task.stride", "epochs": "training.num_train_epochs",
-    "batch_size": "training.per_device_train_batch_size", "lr": "training.learning_rate",
+    "max_train_samples": "data.limit.train",
+    "max_eval_samples": "data.limit.validation",
+    "task_name": "task.name",
+    "doc_stride": "task.stride",
+    "epochs": "training.num_train_epochs",
+    "batch_size": "training.per_device_train_batch_size",
+    "lr": "training.learning_rate",
     "pos_weight": "task.class_weights",
     "modules_to_save": "remove it; the head is always trained in full and saved with the adapter",
-}  # fmt: skip
+}
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments
 _UNSTORED = "not stored yet"  # the fingerprint of rows while the recipe is checked
 _NAMED = {"task": (), "model": ("config", "tokenizer", "revision")}  # section -> keys that go with its name
@@ -84,7 +95,8 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
 
 
 def plain_sections(sections: Record) -> tuple[Json, dict[str, Mapping[str, Rows]]]:
-    """Sections as a user gives them -> plain data, as YAML has it, and the rows among them, by task and split.
+    """Sections as a user gives them -> plain data, as YAML has it, and the rows among them, by task and
+    split.
 
     "" is the task of a recipe of one. Raises DataError where `data` is none of the forms of `data_section`.
     """
@@ -93,7 +105,9 @@ def plain_sections(sections: Record) -> tuple[Json, dict[str, Mapping[str, Rows]
     for name, value in sections.items():
         if name == "data" and value is not None:
             section, rows[""] = data_section(value)
-            plain["data"] = _plain(section) | ({"source": MEMORY, "fingerprint": _UNSTORED} if rows[""] else {})
+            plain["data"] = _plain(section) | (
+                {"source": MEMORY, "fingerprint": _UNSTORED} if rows[""] else {}
+            )
         elif name == "tasks" and isinstance(value, Mapping):
             plain["tasks"] = {}
             for task, part in value.items():
@@ -107,10 +121,11 @@ def plain_sections(sections: Record) -> tuple[Json, dict[str, Mapping[str, Rows]
 
 
 def fill_sections(stated: Json, values: Record, report: Report) -> None:
-    """Set sections, and keys of sections by their own name, in plain data, in place. What is wrong is reported.
+    """Set sections, and keys of sections by their own name, in plain data, in place. What is wrong is
+    reported.
 
-    A section is added to what is stated, except for `data`, which is replaced, and `expected` with it: the scores were
-    measured on other data. What goes with a model's name or a task is left out with it.
+    A section is added to what is stated, except for `data`, which is replaced, and `expected` with it: the
+    scores were measured on other data. What goes with a model's name or a task is left out with it.
     """
     top = {**Sections.model_fields, **Several.model_fields}
     for name in values.keys() & top.keys():
@@ -157,7 +172,7 @@ def sections_of_keys(options: type[TaskOptions]) -> dict[str, list[str]]:
 
 
 def _plain(value: Any) -> Any:
-    """A Python value as what YAML has: dicts, lists, texts and numbers. What is none of them stays as it is."""
+    """A Python value as what YAML has: dicts, lists, texts and numbers. Others stay as they are."""
     match value:
         case Mapping():
             return {str(key): _plain(inner) for key, inner in value.items()}

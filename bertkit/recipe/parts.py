@@ -1,4 +1,6 @@
-"""A recipe is of one or more tasks over one encoder: each is checked as the recipe that would train it by itself."""
+"""A recipe is of one or more tasks over one encoder: each is checked as the recipe that would train it by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ _OF_ONE = {  # sections of a recipe of one task -> what to do without them
 SHARED = [name for name in Sections.model_fields if name not in _OF_ONE]
 # of `training`; checkpointing by both of its names in transformers 5
 _REFUSED = ("auto_find_batch_size", "activation_checkpointing", "gradient_checkpointing", "torch_compile")
-_OF_PART = {"max_length": "model", "metric_for_best_model": "training"}  # key of a task -> its section elsewhere
+_OF_PART = {
+    "max_length": "model",
+    "metric_for_best_model": "training",
+}  # key of a task -> its section elsewhere
 _OWN = ("task", "data", "expected")  # sections of a task
 
 
@@ -48,7 +53,9 @@ def check_parts(sections: Json, report: Report, check_files: bool, own_metrics: 
     problems = dict[KeyProblem, None]()  # what the tasks share is reported once
     if "tasks" in sections:
         own_metrics = False
-        entries = {name: entry for name, entry in mapping(sections["tasks"]).items() if isinstance(entry, dict)}
+        entries = {
+            name: entry for name, entry in mapping(sections["tasks"]).items() if isinstance(entry, dict)
+        }
         problems = dict.fromkeys(_check_several(sections))
     clean = {}
     for name, entry in entries.items():
@@ -68,14 +75,18 @@ def mapping(value: Any) -> Json:
 
 
 def _name_folder(section: Any, report: Report, task: str) -> None:
-    """Let a `data:` section of rows that were given from Python name their folder, beside the file, if it is there."""
+    """Let a `data:` section of rows that were given from Python name their folder, beside the file, if it is
+    there.
+    """
     folder = report.home / task / "data"
     if mapping(section).get("source") == MEMORY and report.name and folder.is_dir():
         section.setdefault("folder", str(folder))
 
 
 def _place(task: str, entry: Json, path: KeyPath) -> KeyPath:
-    """Where a key of the recipe that would train this task by itself is in that of all: in the task, or shared."""
+    """Where a key of the recipe that would train this task by itself is in that of all: in the task, or
+    shared.
+    """
     if not task:
         return path
     if path[0] in _OWN:
@@ -90,13 +101,17 @@ def _by_itself(sections: Json, entry: Json) -> Json:
     for key, section in _OF_PART.items():
         defaults = sections.get(section, {})
         if isinstance(defaults, dict):
-            inherited = {name: value for name, value in defaults.items() if name != key or key == "max_length"}
+            inherited = {
+                name: value for name, value in defaults.items() if name != key or key == "max_length"
+            }
             one[section] = inherited if entry.get(key) is None else {**inherited, key: entry[key]}
     return one
 
 
 def _check_several(sections: Json) -> Iterator[KeyProblem]:
-    """What is wrong with the keys that only a recipe of several tasks has, and with those that it must not have."""
+    """What is wrong with the keys that only a recipe of several tasks has, and with those that it must not
+    have.
+    """
     for name in sections.keys() & _OF_ONE.keys():
         yield KeyProblem((name,), "has no place in a recipe of several tasks", _OF_ONE[name])
     invalid = validate(Several, {name: v for name, v in sections.items() if name not in (*SHARED, *_OF_ONE)})
@@ -127,9 +142,16 @@ def _check_several(sections: Json) -> Iterator[KeyProblem]:
 
 
 def _check_one(
-    data: Json, report: Report, name: str, place: Callable[[KeyPath], KeyPath], check_files: bool, own_metrics: bool
+    data: Json,
+    report: Report,
+    name: str,
+    place: Callable[[KeyPath], KeyPath],
+    check_files: bool,
+    own_metrics: bool,
 ) -> tuple[Json, list[KeyProblem]]:
-    """The values that are right, paths as absolute ones, and everything that is wrong. place: of a key in the file."""
+    """The values that are right, paths as absolute ones, and everything that is wrong. place: of a key in the
+    file.
+    """
     options = options_of(data)
     problems = [*_task_problems(data, report.home / name)]
     kind = options or TaskOptions

@@ -1,4 +1,6 @@
-"""Plain data of a recipe: their texts, of which some are paths, and what is left of them without what is wrong."""
+"""Plain data of a recipe: their texts, of which some are paths, and what is left of them without what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,15 @@ def texts_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
     """Every text in plain data, and its key path."""
     if isinstance(value, str):
         yield path, value
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+    for key, inner in (
+        value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    ):
         yield from texts_in(inner, (*path, key))
 
 
-def resolve_paths(data: Json, folder: Callable[[KeyPath], Path], *, must_exist: bool = True) -> Iterator[KeyProblem]:
+def resolve_paths(
+    data: Json, folder: Callable[[KeyPath], Path], *, must_exist: bool = True
+) -> Iterator[KeyProblem]:
     """Make the paths in `data` absolute, in place, and yield those that do not exist.
 
     folder: key path -> the folder that a relative path there is relative to.

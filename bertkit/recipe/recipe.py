@@ -29,11 +29,12 @@ from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 class Recipe(Sections):
     """The complete settings of one run: task, encoder, data, training. Immutable; every default is filled in.
 
-    `Recipe(task="text-classification", model="bert-base-uncased", data=frame)`: sections are dicts, as in YAML; task
-    and model may be a name, and data what `bertkit.train` takes. Raises RecipeError with everything that is wrong, and
-    DataError on rows that cannot be read.
+    `Recipe(task="text-classification", model="bert-base-uncased", data=frame)`: sections are dicts, as in
+    YAML; task and model may be a name, and data what `bertkit.train` takes. Raises RecipeError with
+    everything that is wrong, and DataError on rows that cannot be read.
 
-    >>> recipe = bertkit.Recipe(task="text-classification", model="bert-base-uncased", data="sample:sentiment")
+    >>> recipe = bertkit.Recipe(task="text-classification", model="bert-base-uncased",
+    data="sample:sentiment")
     >>> recipe.with_(learning_rate=1e-4).training["learning_rate"]
     0.0001
     """
@@ -43,11 +44,12 @@ class Recipe(Sections):
         super().__init__(**stated)
 
     def with_(self, *overrides: str, **values: Any) -> Recipe:
-        """A recipe with changes, checked again: `key.sub=value` as on the command line, or as `bertkit.train` has them.
+        """A recipe with changes, checked again: `key.sub=value` as on the command line, or as `bertkit.train`
+        has them.
 
-        Such as `recipe.with_("training.learning_rate=1e-4", "~early_stopping")` and `recipe.with_(epochs=2)`. What the
-        recipe states is kept, what it leaves out is filled in again. Raises RecipeError, and DataError on rows that
-        cannot be read.
+        Such as `recipe.with_("training.learning_rate=1e-4", "~early_stopping")` and `recipe.with_(epochs=2)`.
+        What the recipe states is kept, what it leaves out is filled in again. Raises RecipeError, and
+        DataError on rows that cannot be read.
         """
         return cast(Recipe, read(self, None, values, overrides, several=False))
 
@@ -95,9 +97,9 @@ def read(
 
     source: a recipe, a dict of what `Recipe` takes, a file, the name of a shipped recipe, or that of a task.
     data: replaces its `data:`, if not None. values: sections, and keys of sections by their own names.
-    overrides: as for `load_recipe`, after the values; as are check_files and own_metrics. several: whether it may be of
-    several tasks. Raises RecipeError with everything that is wrong, and DataError on rows that cannot be read.
-    """
+    overrides: as for `load_recipe`, after the values; as are check_files and own_metrics. several: whether it
+    may be of several tasks. Raises RecipeError with everything that is wrong, and DataError on rows that
+    cannot be read."""
     if isinstance(source, AnyRecipe if several else Recipe) and data is None and not values and not overrides:
         return source
     stated, rows, report = _source(source)
@@ -151,19 +153,24 @@ def load_recipe(
     overrides: `key.sub=value` (YAML values) and `~key.sub`.
     Paths in a recipe file are relative to its folder, those in overrides and shipped recipes to the working
     directory; in the result all are absolute. check_files: whether data files and model folders must exist.
-    own_metrics: whether `metric_for_best_model` may be unknown, as one of your own metrics that `train` takes.
+    own_metrics: whether `metric_for_best_model` may be unknown, as one of your own metrics that `train`
+    takes.
 
     Raises RecipeError with everything that is wrong.
 
     >>> bertkit.load_recipe("quickstart", ["seeds=[1, 2]"]).seeds
     [1, 2]
     """
-    recipe = read(source, None, {}, overrides, check_files=check_files, own_metrics=own_metrics, several=False)
+    recipe = read(
+        source, None, {}, overrides, check_files=check_files, own_metrics=own_metrics, several=False
+    )
     return cast(Recipe, recipe)
 
 
 def copied(source: str | Path, target: Path) -> str:
-    """The text of a recipe for the file `target`: its relative paths name what they name now. Raises RecipeError."""
+    """The text of a recipe for the file `target`: its relative paths name what they name now. Raises
+    RecipeError.
+    """
     stated, _, report = _source(source)
     sections = without(stated, set())
     check_parts(stated, report, check_files=False, own_metrics=True)
@@ -188,7 +195,9 @@ def tasks_of_recipe(file: Path) -> list[str]:
 
 
 def parse_data_spec(data: Record, overrides: Sequence[str] = ()) -> DataSpec:
-    """A `data:` section from plain data and `data.key=value` overrides. Raises RecipeError like load_recipe."""
+    """A `data:` section from plain data and `data.key=value` overrides. Raises RecipeError like
+    load_recipe.
+    """
     section = {"data": dict(data)}
     report = Report("")
     apply_overrides(section, overrides, report)
@@ -215,10 +224,11 @@ def parse_layout(overrides: Sequence[str]) -> DataSpec:
 
 
 def to_yaml(recipe: sections.Section, without: Iterable[str] = ()) -> str:
-    """A recipe of one task or of several as YAML text with every default written: read again, it is an equal recipe.
+    """A recipe of one task or of several as YAML text with every default written: read again, it is an equal
+    recipe.
 
-    The folder of rows given from Python is left out: a run has them in data/, wherever it is moved. without: sections
-    that are left out too.
+    The folder of rows given from Python is left out: a run has them in data/, wherever it is moved. without:
+    sections that are left out too.
     """
     left_out: Json = {"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}
     return written(recipe.model_dump(exclude=left_out | dict.fromkeys(without, True)))
@@ -232,7 +242,8 @@ class _DataOnly(Section):
 
 
 def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
-    """What a source of `read` states, as plain data; the rows among it, by task and split; and what is wrong so far.
+    """What a source of `read` states, as plain data; the rows among it, by task and split; and what is wrong
+    so far.
 
     A file is read once: it may be a pipe. Raises RecipeError where it cannot be read.
     """
@@ -256,7 +267,9 @@ def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
     # Not of a pipe, nor of /dev/stdin, which may be a file.
-    in_folder = os.path.isfile(file) and not file.absolute().is_relative_to("/dev") and str(source) not in shipped
+    in_folder = (
+        os.path.isfile(file) and not file.absolute().is_relative_to("/dev") and str(source) not in shipped
+    )
     home = file.absolute().parent if in_folder else Path()
     report = Report(escape_controls(str(file)), home)
     fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"

@@ -1,7 +1,7 @@
 """The `training:` section: bertkit's own keys, and the TrainingArguments of the installed transformers.
 
-Importing that class takes seconds, so that what a recipe needs of it is cached. Only the fields that bertkit decides
-itself are listed here.
+Importing that class takes seconds, so that what a recipe needs of it is cached. Only the fields that bertkit
+decides itself are listed here.
 """
 
 from __future__ import annotations
@@ -37,17 +37,22 @@ DECIDED = {
     for answer, names in {
         "remove it; the folder is an argument of train": "output_dir",
         "remove it; to resume is an argument of train": "resume_from_checkpoint",
-        "remove it; the commands `bertkit train`, `evaluate` and `predict` decide it": "do_train do_eval do_predict",
+        "remove it; the commands `bertkit train`, `evaluate` and `predict` decide it": (
+            "do_train do_eval do_predict"
+        ),
         _HUB: "push_to_hub hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
         _HUB + _SECRET: "hub_token",
         "remove it, and write `seeds: [{value}]` at the top of the recipe": "seed data_seed",
-        "remove it, or write checkpoints: best or none; no run resumes without the optimizer": "save_only_model",
+        "remove it, or write checkpoints: best or none; a run resumes with its optimizer": "save_only_model",
         "remove it; the task, the device and bertkit's trainer settle it": (
-            "train_sampling_strategy length_column_name remove_unused_columns label_names prediction_loss_only "
+            "train_sampling_strategy length_column_name remove_unused_columns label_names "
+            "prediction_loss_only "
             "batch_eval_metrics include_for_metrics eval_do_concat_batches eval_accumulation_steps "
             "eval_use_gather_object dataloader_drop_last dataloader_in_order dataloader_persistent_workers "
-            "dataloader_multiprocessing_context accelerator_config average_tokens_across_devices bf16_full_eval "
-            "fp16_full_eval enable_jit_checkpoint debug logging_nan_inf_filter use_liger_kernel liger_kernel_config "
+            "dataloader_multiprocessing_context accelerator_config average_tokens_across_devices "
+            "bf16_full_eval "
+            "fp16_full_eval enable_jit_checkpoint debug logging_nan_inf_filter use_liger_kernel "
+            "liger_kernel_config "
             "use_cache parallelism_config local_rank ignore_data_skip"
         ),
         "remove it, and start the run with torchrun, which trains on every GPU": "deepspeed fsdp fsdp_config",
@@ -74,7 +79,14 @@ _BOUNDS = {
         *("gradient_accumulation_steps", "adam_epsilon", "logging_steps", "save_steps", "eval_steps"),
         *("save_total_limit", "torch_empty_cache_steps"),
     ),
-    ("ge", 0): (*_SHARE, "weight_decay", "warmup_steps", "max_grad_norm", "dataloader_num_workers", "eval_delay"),
+    ("ge", 0): (
+        *_SHARE,
+        "weight_decay",
+        "warmup_steps",
+        "max_grad_norm",
+        "dataloader_num_workers",
+        "eval_delay",
+    ),
     ("lt", 1): _SHARE,
 }
 
@@ -89,7 +101,8 @@ class TrainingField(NamedTuple):
 
 @functools.cache
 def training_fields() -> Mapping[str, TrainingField]:
-    """Name -> field of the installed transformers.TrainingArguments, and bertkit's own keys, without their shape.
+    """Name -> field of the installed transformers.TrainingArguments, and bertkit's own keys, without their
+    shape.
 
     Without those that transformers is going to remove. Raises UserError if transformers is not installed.
     """
@@ -130,10 +143,11 @@ def _describe_class() -> dict[str, TrainingField]:
 
 
 def _shape(hint: Any) -> Any:
-    """A type as JSON: the name of a plain one, or a list of a kind and its arguments, which are shapes or values.
+    """A type as JSON: the name of a plain one, or a list of a kind and its arguments, which are shapes or
+    values.
 
-    An enum is the choice of its values, and no other text where the type allows text too. "any": YAML cannot write it.
-    """
+    An enum is the choice of its values, and no other text where the type allows text too. "any": YAML cannot
+    write it."""
     kind = get_origin(hint) or hint
     arguments = get_args(hint)
     if kind is Literal:
@@ -179,7 +193,9 @@ _KINDS: Json = {"choice": Literal, "union": Union, "list": list, "dict": dict}
 
 
 def check_training(values: Record, homes: Mapping[str, str]) -> Iterator[KeyProblem]:
-    """What is wrong with the names and values of a `training:` section. homes: key -> the section it belongs to."""
+    """What is wrong with the names and values of a `training:` section. homes: key -> the section it belongs
+    to.
+    """
     fields = training_fields()
     section = _section()
     for name, value in values.items():

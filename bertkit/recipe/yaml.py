@@ -1,9 +1,13 @@
-"""YAML 1.2 text -> plain data, with the line of every key and every fault at once; and plain data as such text.
+"""YAML 1.2 text -> plain data, with the line of every key and every fault at once; and plain data as such
+text.
 
 ruamel.yaml parses; the data are read from its events, because its loaders fail what a recipe needs: the
-round-trip loader (whose `.lc` has lines) stops at the first duplicate key, resolves aliases, drops tags silently,
-fails with RecursionError on deep nesting, turns 1_000 into a number, 2026-11-01 into a date, and keys such as 007
-into numbers. Here nothing is constructed, so no tag names an object, and aliases are refused, so none can multiply.
+round-trip loader (whose `.lc` has lines) stops at the first duplicate key, resolves aliases, drops tags
+silently,
+fails with RecursionError on deep nesting, turns 1_000 into a number, 2026-11-01 into a date, and keys such as
+007
+into numbers. Here nothing is constructed, so no tag names an object, and aliases are refused, so none can
+multiply.
 """
 
 from __future__ import annotations
@@ -47,17 +51,21 @@ _CORE_SCHEMA = (
     (re.compile(r"[-+]?[0-9]+"), int),
     (re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+"), lambda text: int(text, 0)),
     (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
-    (re.compile(r"[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN"), lambda text: float(text.replace(".", "").lower())),
+    (
+        re.compile(r"[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN"),
+        lambda text: float(text.replace(".", "").lower()),
+    ),
 )
 
 
 class Document(NamedTuple):
-    """The content of a text. lines: key path -> line, from 1. faults: the line, what is wrong and a fix of each.
+    """The content of a text. lines: key path -> line, from 1. faults: the line, what is wrong and a fix of
+    each.
 
     text: without a byte order mark. spans: key path -> where its scalar begins and ends in the text.
 
-    With faults, data is what could be read, or None. spoilt: the key paths whose values are meaningless because of a
-    fault that is already reported.
+    With faults, data is what could be read, or None. spoilt: the key paths whose values are meaningless
+    because of a fault that is already reported.
     """
 
     data: Any
@@ -84,7 +92,9 @@ def parse(content: bytes | str) -> Document:
     reader = _Reader()
     data = None
     try:
-        data = reader.document(content.encode(errors="surrogatepass") if isinstance(content, str) else content)
+        data = reader.document(
+            content.encode(errors="surrogatepass") if isinstance(content, str) else content
+        )
     except _Stop:
         reader.spoilt.add(())
     return Document(data, reader.lines, reader.faults, reader.spoilt, reader.text, reader.spans)
@@ -168,7 +178,8 @@ class _Reader:
             self.line = self.text.count("\n", 0, error.position) + 1
             self.stop(f"control character U+{ord(self.text[error.position]):04X}")
         except (YAMLError, ValueError, OverflowError) as error:
-            # ValueError, OverflowError: ruamel.yaml hands "\U00110000" and `%YAML 1.<5000 digits>` to Python unchecked
+            # ValueError, OverflowError: ruamel.yaml hands "\U00110000" and `%YAML 1.<5000 digits>` to Python
+            # unchecked
             self.stop(*self.syntax_fault(error))
 
     def numbered(self, events: Iterator[Any]) -> Iterator[Any]:
@@ -185,7 +196,9 @@ class _Reader:
             if message in problem:
                 return f"YAML syntax: {what}", fix
         start = error.context_mark.line + 1 if error.context_mark is not None else self.line
-        return f"YAML syntax: {problem[:200]}" + (f" (started in line {start})" if start != self.line else ""), ""
+        return f"YAML syntax: {problem[:200]}" + (
+            f" (started in line {start})" if start != self.line else ""
+        ), ""
 
     def only_document(self) -> Any:
         data = None
@@ -218,7 +231,9 @@ class _Reader:
 
     def node(self, event: Any, path: KeyPath) -> Any:
         if isinstance(event, AliasEvent):
-            return self.spoil(path, f"alias *{_short(event.anchor)}: recipes have no aliases", "write the value itself")
+            return self.spoil(
+                path, f"alias *{_short(event.anchor)}: recipes have no aliases", "write the value itself"
+            )
         if event.anchor:
             self.fault(f"anchor &{_short(event.anchor)}: recipes have no aliases", "remove it")
         if event.tag is not None:
@@ -239,7 +254,9 @@ class _Reader:
         return items
 
     def mapping(self, path: KeyPath) -> Json:
-        """The first value of a duplicate key is used, with its lines; the others are only read for their faults."""
+        """The first value of a duplicate key is used, with its lines; the others are only read for their
+        faults.
+        """
         items: Json = {}
         children = self.children()
         for event in children:
@@ -247,7 +264,9 @@ class _Reader:
             key = self.key(event, path)
             here = (*path, "?" if key is None else key)
             if key in items:
-                self.fault(f"{dotted(here)}: written twice, in lines {self.lines[here]} and {line}", "keep one")
+                self.fault(
+                    f"{dotted(here)}: written twice, in lines {self.lines[here]} and {line}", "keep one"
+                )
             self.lines.setdefault(here, line)
             value = self.node(next(children), here)
             if key is not None:

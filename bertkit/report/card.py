@@ -1,4 +1,6 @@
-"""The model card: RUN/model/README.md, a pure function of a run's facts, except for what people wrote into it."""
+"""The model card: RUN/model/README.md, a pure function of a run's facts, except for what people wrote into
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,16 @@ YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOT
 FRONT = re.compile(r"\A\s*---\n.*?^---$", re.MULTILINE | re.DOTALL)
 LEADERBOARD = ".eval_results/bertkit.yaml"  # beside the card
 PLACEHOLDER = "PATH_OR_HUB_ID"  # stands for the model in `Usage`
-FIRST = ("library_name", "pipeline_tag", "license", "language", "base_model", "base_model_relation", "datasets", "tags")
+FIRST = (
+    "library_name",
+    "pipeline_tag",
+    "license",
+    "language",
+    "base_model",
+    "base_model_relation",
+    "datasets",
+    "tags",
+)
 
 
 def write_card(run: Run, repo_id: str | None = None) -> Path:
@@ -83,7 +94,8 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
     hub = facts.recipe.hub
     results = facts.results
     name = repo_id or (hub.repo_id if hub else None)
-    # The page is Markdown: these filters of the template escape what comes from the data, not Jinja's autoescape.
+    # The page is Markdown: these filters of the template escape what comes from the data, not Jinja's
+    # autoescape.
     markdown = library().overlay(autoescape=False, lstrip_blocks=False, keep_trailing_newline=True)
     markdown.filters = markdown.filters | {"inline": _inline, "fenced": _fenced, "columns": columns}
     text = markdown.get_template("card.md").render(
@@ -130,7 +142,9 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
 
 
 def leaderboard(facts: Facts) -> str:
-    """The headline on test, as https://huggingface.co/docs/hub/eval-results has it; empty without `hub.benchmark`."""
+    """The headline on test, as https://huggingface.co/docs/hub/eval-results has it; empty without
+    `hub.benchmark`.
+    """
     hub = facts.recipe.hub
     data = facts.recipe.data
     test = facts.results["splits"].get("test")
@@ -176,7 +190,9 @@ def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
 
 def hub_id(name: object) -> str | None:
     """The id of a model or data set if it comes from the Hub: in a run, local ones are absolute paths."""
-    return name if isinstance(name, str) and not name.startswith(("/", "sample:")) and name != MEMORY else None
+    return (
+        name if isinstance(name, str) and not name.startswith(("/", "sample:")) and name != MEMORY else None
+    )
 
 
 def _title(facts: Facts) -> str:
@@ -202,7 +218,9 @@ def _limits(facts: Facts) -> Iterator[str]:
     """What a reader should not expect of the model."""
     yield _reach(facts)
     counts = report_sections.support(facts).items()
-    if named := [f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < MIN_ROWS]:
+    if named := [
+        f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < MIN_ROWS
+    ]:
         few = f"fewer than {MIN_ROWS} examples on {facts.split}"
         yield f"Labels with {few}, whose scores say little: {', '.join(named)}."
     yield _calibration(facts)

@@ -21,20 +21,25 @@ def names(facts: Sequence[Facts]) -> list[str]:
 
 
 def pairs(facts: Sequence[Facts]) -> list[Pair]:
-    """The first run and each of the others, compared by their answers; none for a corpus, whose answers are counts.
+    """The first run and each of the others, compared by their answers; none for a corpus, whose answers are
+    counts.
 
     Raises UserError where the tasks differ.
     """
     tasks = [f"{each.name}: {each.task}" for each in facts]
     if len({each.task for each in facts}) > 1:
         raise UserError(
-            "", f"runs of different tasks cannot be compared ({', '.join(tasks)})", "Compare runs of one task."
+            "",
+            f"runs of different tasks cannot be compared ({', '.join(tasks)})",
+            "Compare runs of one task.",
         )
     if facts[0].schema.corpus:
         return []
     distinct = len({each.name for each in facts}) == len(facts)
     short = [each.name if distinct else f"run {place}" for place, each in enumerate(facts, 1)]
-    return [compared(facts[0], other, (short[0], name)) for other, name in zip(facts[1:], short[1:], strict=True)]
+    return [
+        compared(facts[0], other, (short[0], name)) for other, name in zip(facts[1:], short[1:], strict=True)
+    ]
 
 
 def lead(facts: Sequence[Facts], titles: Sequence[str], pairs: Sequence[Pair]) -> str:
@@ -60,7 +65,9 @@ def warnings(facts: Sequence[Facts]) -> list[str]:
         name = "train" if split == OUT_OF_FOLD else split
         digests = {each.data["fingerprints"][name] for each in facts if split in each.results["splits"]}
         if len(digests) > 1:
-            reasons.append(f"The rows of {split} differ between the runs: their scores on it cannot be compared.")
+            reasons.append(
+                f"The rows of {split} differ between the runs: their scores on it cannot be compared."
+            )
     if len({each.data["fingerprints"].get("train") for each in facts}) > 1:
         reasons.append("They were not trained on the same rows.")
     return reasons
@@ -70,7 +77,9 @@ def overview(facts: Sequence[Facts]) -> Picture | None:
     """The headline of each run by its number, with its interval."""
     if len({(each.headline, each.split) for each in facts}) > 1:
         return None
-    return pictures.scores(facts[0].headline, {f"run {place}": each.scores for place, each in enumerate(facts, 1)}, {})
+    return pictures.scores(
+        facts[0].headline, {f"run {place}": each.scores for place, each in enumerate(facts, 1)}, {}
+    )
 
 
 def score_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:

@@ -26,7 +26,9 @@ MAX_LENGTH = 128  # tokens of an explained text
 MAX_STEPS = 64  # of integrated gradients: more would delay the end of training
 MAX_TARGETS = 2  # entities, words or labels of one row
 MAX_SEARCHED = 200  # rows among which short ones are looked for
-MAX_ANSWERED = 4 * EXAMPLES  # of these, rows that are answered: a model without answers has nothing to explain
+MAX_ANSWERED = (
+    4 * EXAMPLES
+)  # of these, rows that are answered: a model without answers has nothing to explain
 CONTEXT = 16  # sentences before and after, if documents are context
 
 
@@ -42,7 +44,8 @@ class Example(NamedTuple):
 def write_explanations(folder: Path) -> Path:
     """Explain a few examples of a finished run, and write RUN/explanations.json, which its report reads.
 
-    At most 3 mistakes and 3 right answers, of different labels as far as possible, the most confident ones to texts
+    At most 3 mistakes and 3 right answers, of different labels as far as possible, the most confident ones to
+    texts
     of at most 128 tokens; none for a task whose answers are not explained.
     Raises ModelError for a folder that is not a finished run.
     """
@@ -77,7 +80,9 @@ def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> 
 
 
 def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
-    """Mistakes, then right answers: the most confident of each label; the smaller half of distances counts as right."""
+    """Mistakes, then right answers: the most confident of each label; the smaller half of distances counts as
+    right.
+    """
     wrong = mistakes(facts)
     if wrong is None:
         return
@@ -94,14 +99,18 @@ def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
     def example(number: int, gold: str = "") -> Example:
         if first is None:
             return Example(number, *_with_context(task, facts.rows, number - 1), gold)
-        return Example(number, [{"query": facts.rows[number - 1]["query"], "document": first[number]}], 0, gold)
+        return Example(
+            number, [{"query": facts.rows[number - 1]["query"], "document": first[number]}], 0, gold
+        )
 
     yield (example(each.row, each.gold) for each in _spread(wrong.every[:near], lambda each: each.gold))
     yield map(example, _spread(right, lambda number: str(facts.rows[number - 1]["answer"].get("label"))))
 
 
 def _spread(examples: Iterable[T], label: Callable[[T], str]) -> list[T]:
-    """The first of each label, then the second of each, and so on: else near-copies of one text come first."""
+    """The first of each label, then the second of each, and so on: else near-copies of one text come
+    first.
+    """
     seen = Counter[str]()
     ranked = []
     for each in examples:
@@ -121,7 +130,9 @@ def _confidence(answer: Record) -> float:
 
 def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[Json], int]:
     """The inputs of a row, with those around it if documents are context, and its place among them."""
-    names = [name for name in {*frozenset[str]().union(*task.inputs), *task.schema.context} if name in rows[place]]
+    names = [
+        name for name in {*frozenset[str]().union(*task.inputs), *task.schema.context} if name in rows[place]
+    ]
     around = CONTEXT if "document" in task.schema.context and "document" in names else 0
     low = max(0, place - around)
     return [{name: each[name] for name in names} for each in rows[low : place + around + 1]], place - low

@@ -84,10 +84,11 @@ class Facts:
 
 
 def read_facts(folder: str | Path, split: str = "") -> Facts:
-    """Read a finished run folder. split: the one to report in detail; by default test, validation or the only one.
+    """Read a finished run folder. split: the one to report in detail; by default test, validation or the only
+    one.
 
-    Raises ModelError if the run is not finished, or if a file lacks required values, which are listed; UserError if a
-    file is damaged.
+    Raises ModelError if the run is not finished, or if a file lacks required values, which are listed;
+    UserError if a file is damaged.
     """
     run = Run(Path(folder))
     if not run.finished:
@@ -110,7 +111,9 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         return reduce(lambda text, path: text.replace(path, Path(path).name), paths, text)
 
     data = dict(_mapping(run.folder / "data.json", DATA))
-    data["findings"] = [{**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]]
+    data["findings"] = [
+        {**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]
+    ]
     explanations = run.folder / "explanations.json"
     crf = run.model / "crf.safetensors"
     weights = sorted([*run.model.glob("*.safetensors"), *run.model.glob("[0-9]_*/*.safetensors")])
@@ -136,7 +139,15 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
 
 def damage_as_error(folder: str | Path) -> AbstractContextManager[None]:
     """Within the block, values of another type or shape than those that bertkit writes raise a ModelError."""
-    kinds = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
+    kinds = (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        StopIteration,
+    )
     what = "one of its files has unexpected content"
     fix = f"{EDITED} Otherwise please report a bug of bertkit."
     return translated((*kinds, TemplateError), ModelError, str(folder), what, fix)
@@ -163,7 +174,9 @@ def graded(task: Task, rows: Sequence[Row]) -> Graded:
 
 def local_paths(recipe: Recipe) -> list[str]:
     """The absolute paths in a recipe, the longest first."""
-    paths = {text for _, text in texts_in(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1}
+    paths = {
+        text for _, text in texts_in(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1
+    }
     return sorted(paths, key=lambda path: (-len(path), path))
 
 

@@ -1,4 +1,6 @@
-"""report.html: one self-contained page, a pure function of the facts of one run, or of several runs compared."""
+"""report.html: one self-contained page, a pure function of the facts of one run, or of several runs
+compared.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ RIGHT_TO_LEFT = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0
 def write_report(run: str | Path, output: str | Path | None = None) -> Path:
     """Write the report of a run, with a csv of its mistakes; returns the page's path.
 
-    output: by default RUN/report.html, beside mistakes.csv. The mistakes of NAME.html are in NAME-mistakes.csv, but
+    output: by default RUN/report.html, beside mistakes.csv. The mistakes of NAME.html are in
+    NAME-mistakes.csv, but
     not beside a device. Raises ModelError for a folder that is not a finished run, UserError for damaged
     files.
     """
@@ -52,7 +55,9 @@ def write_report(run: str | Path, output: str | Path | None = None) -> Path:
 def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
     """Write all mistakes as csv that spreadsheets read: whole texts in UTF-8, with a byte order mark."""
     rows = [facts.schema.shown(facts.rows[each.row - 1]) for each in mistakes.every]
-    names = [*dict.fromkeys(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")]
+    names = [
+        *dict.fromkeys(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")
+    ]
     header = ["row", "id", "location", "gold", "answer", mistakes.measure, *names]
     cells = (
         [
@@ -68,7 +73,9 @@ def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
 
 
 class Comparison(NamedTuple):
-    """The page that `compare` wrote; and the pairs, the first run with each of the others: `verdict`, `differences`."""
+    """The page that `compare` wrote; and the pairs, the first run with each of the others: `verdict`,
+    `differences`.
+    """
 
     page: Path
     pairs: list[Pair]
@@ -92,7 +99,9 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
         with damage_as_error(run):
             facts.append(read_facts(run))
     with damage_as_error(", ".join(map(str, runs))):
-        shared = [split for split in facts[0].results["splits"] if all(split in f.results["splits"] for f in facts)]
+        shared = [
+            split for split in facts[0].results["splits"] if all(split in f.results["splits"] for f in facts)
+        ]
         if shared and len({each.split for each in facts}) > 1:
             facts = [read_facts(run, shared[-1]) for run in runs]
         pairs = comparison.pairs(facts)
@@ -101,9 +110,13 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
 
 
 def write_explanations_page(explanations: Sequence[Record], source: str, output: Path) -> Path:
-    """Write explanations of the model at `source`, as `explain` returns them, as one page; returns its path."""
+    """Write explanations of the model at `source`, as `explain` returns them, as one page; returns
+    its path.
+    """
     name = Path(source).name if Path(source).is_dir() else source
-    write_text(output, render("explanation.html", name=name, explained=report_sections.explained(explanations)))
+    write_text(
+        output, render("explanation.html", name=name, explained=report_sections.explained(explanations))
+    )
     return output
 
 
@@ -126,7 +139,9 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
 
 def page_of(facts: Sequence[Facts], pairs: Sequence[Pair]) -> str:
     """The page of several runs, which pictures identify by number and tables by name."""
-    return render("comparison.html", facts=facts, pairs=pairs, names=comparison.names(facts), comparison=comparison)
+    return render(
+        "comparison.html", facts=facts, pairs=pairs, names=comparison.names(facts), comparison=comparison
+    )
 
 
 def render(template: str, **parts: Any) -> str:
@@ -136,20 +151,25 @@ def render(template: str, **parts: Any) -> str:
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # The script is bertkit's own; the template escapes every value of `parts`.
     own = {"script": Markup(script), "script_hash": Markup(f"'sha256-{digest}'")}
-    return printable(templates.get_template(template).render(**parts, **own, version=version("bertkit")), "\r")
+    return printable(
+        templates.get_template(template).render(**parts, **own, version=version("bertkit")), "\r"
+    )
 
 
 @cache
 def library() -> Environment:
     """The templates of all pages, which escape their values."""
     loader = PackageLoader("bertkit.report")
-    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    pages = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     pages.filters["isolated"] = isolated
     return pages
 
 
 def isolated(sentence: str, answer: bool = False) -> Markup:
-    """An English sentence, escaped, in which words that are written from right to left do not move what follows them.
+    """An English sentence, escaped, in which words that are written from right to left do not move what
+    follows them.
 
     answer: it may be in any language; one that begins with such a word stays as it is.
     """

@@ -21,7 +21,9 @@ Pair = tuple[str, str]
 
 
 class Cell(NamedTuple):
-    """title: in full. mark: its hue, `plus` or `minus`. share: in [0, 1], how dark. pair: of mistakes to link to."""
+    """title: in full. mark: its hue, `plus` or `minus`. share: in [0, 1], how dark. pair: of mistakes to link
+    to.
+    """
 
     text: str = ""
     title: str = ""
@@ -43,7 +45,9 @@ class Matrix(NamedTuple):
 
 
 def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
-    """Counts by true and predicted label, with links to the mistakes that are listed; None for too many labels."""
+    """Counts by true and predicted label, with links to the mistakes that are listed; None for too many
+    labels.
+    """
     names, counts = _counts(facts)
     if not 0 < len(names) <= MAX_LABELS:
         return None
@@ -58,7 +62,9 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
         right = gold == predicted
         if not count:
             return Cell()
-        title = f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[gold, predicted]:.1%})"
+        title = (
+            f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[gold, predicted]:.1%})"
+        )
         text = "" if right and len(names) > MAX_NUMBERS else f"{count:,}"
         share = shares[gold, predicted] if right else darkness[gold, predicted]
         return Cell(text, title, "plus" if right else "minus", share, pair if pair in linked else None)
@@ -68,13 +74,17 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
 
 
 def confused(facts: Facts) -> Lines:
-    """The most frequent confusions of many labels; the first row is the header. Empty without any or for few labels."""
+    """The most frequent confusions of many labels; the first row is the header. Empty without any or for few
+    labels.
+    """
     names, counts = _counts(facts)
     if len(names) <= MAX_NUMBERS:
         return []
     wrong = counts * (1 - np.eye(len(names), dtype=np.int64))
     shares = _shares(counts)
-    gold, predicted = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:MAX_FREQUENT], wrong.shape)
+    gold, predicted = np.unravel_index(
+        np.argsort(-wrong, axis=None, kind="stable")[:MAX_FREQUENT], wrong.shape
+    )
     pairs = [(i, j) for i, j in zip(gold, predicted, strict=True) if wrong[i, j]]
     rows = [[names[i], names[j], f"{wrong[i, j]:,}", f"{shares[i, j]:.1%}"] for i, j in pairs]
     return [["true", "predicted", "count", "share of the true label"], *rows] if rows else []
@@ -83,7 +93,10 @@ def confused(facts: Facts) -> Lines:
 def _counts(facts: Facts) -> tuple[Sequence[str], Any]:
     """Labels, and counts of true by predicted ones; none for rows with several labels."""
     scores = facts.scores
-    confusion = scores.get("confusion") or {"labels": scores.get("labels"), "matrix": scores.get("confusion_matrix")}
+    confusion = scores.get("confusion") or {
+        "labels": scores.get("labels"),
+        "matrix": scores.get("confusion_matrix"),
+    }
     counts = np.asarray(confusion["matrix"] or [], dtype=np.int64)
     return (confusion["labels"], counts) if counts.ndim == 2 else ((), counts)
 
@@ -93,7 +106,9 @@ def _shares(counts: Any) -> Any:
 
 
 def transitions(facts: Facts) -> Matrix | None:
-    """The scores that a CRF learned for one tag after another, in nats; None without a CRF, or for many tags."""
+    """The scores that a CRF learned for one tag after another, in nats; None without a CRF, or for
+    many tags.
+    """
     if facts.transitions is None or len(facts.options["tags"]) > MAX_NUMBERS:
         return None
     names = list(facts.options["tags"])

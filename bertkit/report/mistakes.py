@@ -36,7 +36,9 @@ class Span(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """One wrong answer. row: from 1; where: its id, file and line. lines: name -> the text in parts, some marked."""
+    """One wrong answer. row: from 1; where: its id, file and line. lines: name -> the text in parts, some
+    marked.
+    """
 
     row: int
     gold: str
@@ -61,14 +63,18 @@ class Mistakes(NamedTuple):
 
     @property
     def top(self) -> Sequence[Mistake]:
-        """Those that a report lists: the first 50, and the first of every other confusion, unless there are many."""
+        """Those that a report lists: the first 50, and the first of every other confusion, unless there are
+        many.
+        """
         confusions = {(each.gold, each.answer): each for each in reversed(self.every)}
         more = {each.row for each in confusions.values()} if len(confusions) <= MAX_CONFUSIONS else set[int]()
         return [each for place, each in enumerate(self.every) if place < MAX_MISTAKES or each.row in more]
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
-    """The mistakes on the reported split; None if the run folder has no answers, or the task no right ones."""
+    """The mistakes on the reported split; None if the run folder has no answers, or the task no
+    right ones.
+    """
     find = MISTAKES.get(facts.task) or (_of_task if get_task(facts.task).mistake else None)
     return find(facts) if find and facts.rows else None
 
@@ -95,7 +101,9 @@ def shortened(text: str, most: int = MAX_CHARACTERS) -> str:
     """The text without its middle if it is longer than `most` characters."""
     if len(text) <= most:
         return text
-    return f"{text[: character_start(text, most // 2)]} … {text[character_start(text, len(text) - most // 2) :]}"
+    return (
+        f"{text[: character_start(text, most // 2)]} … {text[character_start(text, len(text) - most // 2) :]}"
+    )
 
 
 def _texts(facts: Facts, row: Row) -> tuple[str, ...]:
@@ -133,7 +141,9 @@ def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
     gold = label_of(facts, row["label"])
     answer = row["answer"]
     predicted = answer["label"] or NONE
-    return Mistake(number, gold, predicted, answer["score"], _texts(facts, row)) if predicted != gold else None
+    return (
+        Mistake(number, gold, predicted, answer["score"], _texts(facts, row)) if predicted != gold else None
+    )
 
 
 def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
@@ -193,7 +203,9 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     of_gold = _tagged(text, places, gold, predicted, "missed")
     of_predicted = _tagged(text, places, predicted, gold, "wrong")
     lines = ("gold", of_gold), ("predicted", of_predicted)
-    sides = ["; ".join(_entity(entity, text, places) for entity in side) or NONE for side in (gold, predicted)]
+    sides = [
+        "; ".join(_entity(entity, text, places) for entity in side) or NONE for side in (gold, predicted)
+    ]
     return Mistake(number, sides[0], sides[1], max(wrong or missed), lines=lines)
 
 
@@ -205,11 +217,16 @@ def _entity(entity: tuple[Any, ...], text: str, places: Places) -> str:
 
 
 def _tagged(
-    text: str, places: Places, entities: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]], mark: str
+    text: str,
+    places: Places,
+    entities: Sequence[tuple[Any, ...]],
+    others: Sequence[tuple[Any, ...]],
+    mark: str,
 ) -> tuple[Span, ...]:
     """A sentence in parts: its entities are marked as right if the others have them too.
 
-    One that cuts a word is drawn as the whole word, and one that shares a word with an earlier one is not drawn.
+    One that cuts a word is drawn as the whole word, and one that shares a word with an earlier one is not
+    drawn.
     """
     parts = list[Span]()
     done = 0
@@ -236,7 +253,9 @@ def _question(rule: Rule, facts: Facts, number: int, row: Row) -> Mistake | None
     gold = row["answers"]
     if rule.scores(answer["answer"], gold["text"])[0]:
         return None
-    spans = {(start, start + len(text)) for text, start in zip(gold["text"], gold["answer_start"], strict=True)}
+    spans = {
+        (start, start + len(text)) for text, start in zip(gold["text"], gold["answer_start"], strict=True)
+    }
     predicted = {(answer["start"], answer["end"])} if answer["answer"] else set[tuple[int, int]]()
     best = [f"{shortened(each['answer'], 80)} {each['score']:.2f}" for each in answer["n_best"][:5]]
     best += [f"no answer {answer['null_score']:.2f}"] if answer["null_score"] else []
@@ -247,13 +266,17 @@ def _question(rule: Rule, facts: Facts, number: int, row: Row) -> Mistake | None
     return Mistake(number, right, wrong, answer["score"], (shortened(row["question"]),), lines, notes)
 
 
-def marked_spans(text: str, gold: Iterable[tuple[int, int]], predicted: Iterable[tuple[int, int]]) -> tuple[Span, ...]:
+def marked_spans(
+    text: str, gold: Iterable[tuple[int, int]], predicted: Iterable[tuple[int, int]]
+) -> tuple[Span, ...]:
     """The text, split wherever a span begins or ends; parts outside of spans are shortened."""
     cuts = sorted({0, len(text), *(place for span in (*gold, *predicted) for place in span)})
     parts = []
     for start, end in pairwise(cuts):
         in_gold, in_given = (any(a <= start and end <= b for a, b in spans) for spans in (gold, predicted))
-        mark = {(True, True): "both", (True, False): "gold", (False, True): "answer"}.get((in_gold, in_given), "")
+        mark = {(True, True): "both", (True, False): "gold", (False, True): "answer"}.get(
+            (in_gold, in_given), ""
+        )
         parts.append(Span(text[start:end] if mark else shortened(text[start:end], 400), mark))
     return tuple(parts)
 
@@ -270,7 +293,11 @@ def _pairs(facts: Facts) -> Mistakes:
 def _outranked(facts: Facts, number: int, row: Row) -> Mistake | None:
     rank = row["answer"]["rank"]
     score = row["answer"]["score"]
-    return Mistake(number, "rank 1", f"rank {rank}, cosine {score:.3f}", rank, _texts(facts, row)) if rank > 1 else None
+    return (
+        Mistake(number, "rank 1", f"rank {rank}, cosine {score:.3f}", rank, _texts(facts, row))
+        if rank > 1
+        else None
+    )
 
 
 def _rankings(facts: Facts) -> Mistakes:
@@ -288,7 +315,9 @@ def _failed_query(query: Query) -> Mistake | None:
         return None
     gold = "\n\n".join(f"{shortened(row['document'], 300)} (rank {rank})" for rank, row in query.relevant[:3])
     hits = "\n\n".join(f"{shortened(text, 300)} ({score:.3f})" for text, score in query.found)
-    return Mistake(query.number, gold, hits, rank, (shortened(query.text),), (), (f"nDCG@10 {query.ndcg:.3f}",))
+    return Mistake(
+        query.number, gold, hits, rank, (shortened(query.text),), (), (f"nDCG@10 {query.ndcg:.3f}",)
+    )
 
 
 def _generated(facts: Facts) -> Mistakes:

@@ -1,4 +1,6 @@
-"""Two runs compared by their answers to the same rows: differences with intervals, tests, and where they disagree."""
+"""Two runs compared by their answers to the same rows: differences with intervals, tests, and where they
+disagree.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ UNSURE = 0.05  # p-value from which no difference is claimed
 
 
 class Outcome(NamedTuple):
-    """An answer. quality: 1 or 0 if it is right or wrong; or nDCG@10, 1 / rank, or the negated distance or rank.
+    """An answer. quality: 1 or 0 if it is right or wrong; or nDCG@10, 1 / rank, or the negated distance or
+    rank.
 
     gold, answer: empty where the answer is right.
     """
@@ -36,7 +39,9 @@ class Outcome(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A row or query, with the answers of both runs. kind: which one is right, or better. gap: between qualities."""
+    """A row or query, with the answers of both runs. kind: which one is right, or better. gap: between
+    qualities.
+    """
 
     kind: str
     differs: bool
@@ -49,7 +54,9 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs on the rows that both have answered. rows: which these are, and what is left out, in a sentence."""
+    """Two runs on the rows that both have answered. rows: which these are, and what is left out, in a
+    sentence.
+    """
 
     names: tuple[str, str]
     rows: str
@@ -58,12 +65,16 @@ class Pair:
     metrics: Mapping[str, Difference] = field(default_factory=dict)
     test: tuple[str, float] | None = None  # of the headline metric: name and p-value
     counts: Mapping[str, int] = field(default_factory=dict)  # kind of outcome -> rows or queries
-    every: Sequence[Compared] = field(default=(), repr=False)  # the answers that differ, the largest gap first
+    every: Sequence[Compared] = field(
+        default=(), repr=False
+    )  # the answers that differ, the largest gap first
 
     @property
     def listed(self) -> list[Compared]:
         """The first disagreements of each kind."""
-        return [each for kind in self.counts for each in [e for e in self.every if e.kind == kind][:MAX_LISTED]]
+        return [
+            each for kind in self.counts for each in [e for e in self.every if e.kind == kind][:MAX_LISTED]
+        ]
 
     @property
     def count_rows(self) -> Lines:
@@ -72,7 +83,9 @@ class Pair:
 
     @property
     def better(self) -> str:
-        """The run that is better by the headline metric, as interval and test both show; empty where they do not."""
+        """The run that is better by the headline metric, as interval and test both show; empty where they do
+        not.
+        """
         difference = self.metrics.get(self.headline)
         low, high = difference.interval or (0.0, 0.0) if difference else (0.0, 0.0)
         unsure = self.test is not None and self.test[1] >= UNSURE
@@ -83,14 +96,21 @@ class Pair:
         """Which run is better, in a sentence."""
         difference, (one, other) = self.metrics.get(self.headline), self.names
         if difference is None or difference.interval is None:
-            return f"{self.headline} of these runs cannot be compared. {self.rows}" if self.units else self.rows
+            return (
+                f"{self.headline} of these runs cannot be compared. {self.rows}" if self.units else self.rows
+            )
         low, high = difference.interval
         test = f"; {self.test[0]}: {p_value(self.test[1])}" if self.test else ""
         if not self.better:
-            said = f"No difference in {self.headline} can be shown with these {self.units}: {other} − {one} is"
+            said = (
+                f"No difference in {self.headline} can be shown with these {self.units}: {other} − {one} is"
+            )
             return f"{said} {difference.value:+.4f} (95 % interval {interval((low, high))}{test})."
         bounds = (low, high) if low > 0 else (-high, -low)
-        by = f"{self.headline} is higher by {number(abs(difference.value))} (95 % interval {interval(bounds)}{test})"
+        by = (
+            f"{self.headline} is higher by {number(abs(difference.value))} (95 % interval "
+            f"{interval(bounds)}{test})"
+        )
         return f"{self.better} is better: its {by} on {self.units}."
 
     @property
@@ -101,7 +121,9 @@ class Pair:
             [name, number(each.first), number(each.second), f"{each.value:+.4f}", interval(each.interval)]
             for name, each in ((name, self.metrics[name]) for name in names if name in self.metrics)
         ]
-        return [["metric", *self.names, "{1} − {0}".format(*self.names), "95 % interval"], *rows] if rows else []
+        return (
+            [["metric", *self.names, "{1} − {0}".format(*self.names), "95 % interval"], *rows] if rows else []
+        )
 
 
 def p_value(p: float) -> str:
@@ -124,11 +146,15 @@ def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
     headline = metrics.get(first.headline)
     test = _test(first, second, headline, qualities, exact) if headline else None
     units = counted(one.rows, "query" if is_ranked(first) else "row")
-    return Pair(names, about, first.headline, units, metrics, test, Counter(each.kind for each in pairs), every)
+    return Pair(
+        names, about, first.headline, units, metrics, test, Counter(each.kind for each in pairs), every
+    )
 
 
 def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tuple[Facts, Facts, str]:
-    """Both with the rows that have the same content, in the first one's order, and a sentence about these rows."""
+    """Both with the rows that have the same content, in the first one's order, and a sentence about these
+    rows.
+    """
     waiting = defaultdict(list)
     content = partial(_content, get_task(first.task).schema.columns)
     for row in reversed(second.rows):
@@ -156,10 +182,14 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
 
 
 def _content(columns: Collection[str], row: Row) -> str:
-    return json.dumps({name: value for name, value in data_of(row).items() if name in columns}, sort_keys=True)
+    return json.dumps(
+        {name: value for name, value in data_of(row).items() if name in columns}, sort_keys=True
+    )
 
 
-def _test(first: Facts, second: Facts, headline: Difference, qualities: Any, exact: bool) -> tuple[str, float] | None:
+def _test(
+    first: Facts, second: Facts, headline: Difference, qualities: Any, exact: bool
+) -> tuple[str, float] | None:
     """Name and p-value of the test of the headline metric; None where there is none.
 
     qualities: of the answers `(2, rows)`.
@@ -202,7 +232,9 @@ def _outcomes(facts: Facts) -> tuple[bool, dict[int, Outcome]]:
 def _ranking(query: Query) -> Outcome:
     rank, row = query.relevant[0]
     quality, said = (1 / rank, "") if query.ndcg is None else (query.ndcg, f", nDCG@10 {query.ndcg:.3f}")
-    return Outcome(quality, shortened(row["document"], MAX_CHARACTERS), f"first relevant at rank {rank}{said}")
+    return Outcome(
+        quality, shortened(row["document"], MAX_CHARACTERS), f"first relevant at rank {rank}{said}"
+    )
 
 
 def _compared(

@@ -50,7 +50,10 @@ class Picture(NamedTuple):
 
 @mpl.rc_context(STYLE)
 def curves(
-    logged: str, lines: Mapping[str, Points], marked: Mapping[str, float] = {}, baselines: Mapping[str, float] = {}
+    logged: str,
+    lines: Mapping[str, Points],
+    marked: Mapping[str, float] = {},
+    baselines: Mapping[str, float] = {},
 ) -> Picture | None:
     """A logged number over steps; None where no line has three points.
 
@@ -77,17 +80,21 @@ def curves(
     cut = _limit(axes, [*drawn, *baselines.values()], score="loss" not in logged)
     if len(lines) + len(baselines) > 1:
         _legend(figure)
-    ends = [f"{name} from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in list(lines.items())[:8]]
+    ends = [
+        f"{name} from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in list(lines.items())[:8]
+    ]
     ends += [f"{name} {value:.3g}" for name, value in baselines.items()]
-    note = ["A ring marks the checkpoint that was selected."] * bool(marked) + ["The axis does not begin at 0."] * cut
+    note = ["A ring marks the checkpoint that was selected."] * bool(marked) + [
+        "The axis does not begin at 0."
+    ] * cut
     return Picture(title, to_svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", " ".join(note))
 
 
 def _limit(axes: Any, values: Sequence[float], score: bool) -> bool:
     """Limit the axis of these values so that noise does not look like progress; returns whether 0 is cut off.
 
-    A score from -1 to 1 gets a range in whole tenths, at least two of them; other values start at 0, unless they are
-    far from it.
+    A score from -1 to 1 gets a range in whole tenths, at least two of them; other values start at 0, unless
+    they are far from it.
     """
     low = min(values)
     high = max(values)
@@ -105,7 +112,8 @@ def _limit(axes: Any, values: Sequence[float], score: bool) -> bool:
 def scores(
     metric: str, ours: Mapping[str, Mapping[str, Any]], others: Mapping[str, float], band: Any = None
 ) -> Picture | None:
-    """The metric in scores by name, with its intervals, above that of baselines; None if it is not defined in all.
+    """The metric in scores by name, with its intervals, above that of baselines; None if it is not defined in
+    all.
 
     band: lowest and highest score that the recipe expects.
     """
@@ -143,11 +151,15 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
         counts, confidence, accuracy, bounds = map(np.array, zip(*bins, strict=True))
         errors.append(f"{name} calibration the expected calibration error is {error:.3f}")
         style = (
-            {"fmt": "-o", "color": SERIES[0]} if name == "after" else {"fmt": "--s", "color": SERIES[1], "mfc": "none"}
+            {"fmt": "-o", "color": SERIES[0]}
+            if name == "after"
+            else {"fmt": "--s", "color": SERIES[1], "mfc": "none"}
         )
         reach = np.abs(bounds.T - accuracy)
         label = f"{name} calibration, ECE {error:.3f}"
-        axes.errorbar(confidence, accuracy, reach, markersize=5, linewidth=1.4, elinewidth=1, label=label, **style)
+        axes.errorbar(
+            confidence, accuracy, reach, markersize=5, linewidth=1.4, elinewidth=1, label=label, **style
+        )
         least = min(least, confidence.min(), bounds.min())
         sizes = sizes | {*counts.tolist()}
     ends = (np.floor(least * 10) / 10 - 0.02, 1.02)
@@ -155,8 +167,13 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
     axes.set(xlim=ends, ylim=ends)
     _legend(figure)
     count = " or ".join(f"{size:,}" for size in sorted(sizes))
-    note = "On the dotted line, answers with confidence 0.8 are right eight times in ten. Each mark stands for "
-    note += f"{count} decisions of similar confidence, with the 95 % Wilson interval of their accuracy. ECE, as in "
+    note = (
+        "On the dotted line, answers with confidence 0.8 are right eight times in ten. Each mark stands for "
+    )
+    note += (
+        f"{count} decisions of similar confidence, with the 95 % Wilson interval of their accuracy. "
+        "ECE, as in "
+    )
     note += f"results.json: the mean distance from that line over {calibration.BINS} bins of equal width."
     alt = f"Reliability diagram: {'; '.join(errors)}."
     return Picture("Reliability", to_svg(figure, "reliability"), alt, note)
@@ -181,6 +198,8 @@ def to_svg(figure: Figure, salt: str) -> str:
     text = "<svg" + file.getvalue().partition("<svg")[2]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)
-    text = re.sub(r'(<svg [^>]*?)width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", text, count=1))
+    text = re.sub(
+        r'(<svg [^>]*?)width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", text, count=1)
+    )
     text = text.replace("'DejaVu Sans'", "system-ui, sans-serif")
     return re.sub("|".join(NAMES), lambda match: f"var(--{NAMES[match[0]]})", re.sub(r"\n\s*", "\n", text))

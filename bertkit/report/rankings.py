@@ -13,7 +13,9 @@ from bertkit.tasks import get_task
 
 
 class Query(NamedTuple):
-    """A query with a relevant document. number: its first row, from 1. ndcg: None where one document was ranked."""
+    """A query with a relevant document. number: its first row, from 1. ndcg: None where one document was
+    ranked.
+    """
 
     number: int
     text: str
@@ -48,16 +50,24 @@ def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Quer
     else:
         # A tie is not a gain.
         ranks = list(enumerate(sorted(rows, key=lambda row: (-row["answer"]["score"], target(row))), 1))
-        hits = sorted(((row["document"], row["answer"]["score"]) for row in rows), key=lambda pair: -pair[1])[:3]
+        hits = sorted(((row["document"], row["answer"]["score"]) for row in rows), key=lambda pair: -pair[1])[
+            :3
+        ]
     relevant = [(rank, row) for rank, row in ranks if target(row) > 0]
-    ndcg = _ndcg([(rank, target(row)) for rank, row in relevant]) if relevant and (searched or len(rows) > 1) else None
+    ndcg = (
+        _ndcg([(rank, target(row)) for rank, row in relevant])
+        if relevant and (searched or len(rows) > 1)
+        else None
+    )
     return Query(number, first["query"], relevant, hits, ndcg)
 
 
 def _ndcg(hits: Sequence[tuple[int, float]]) -> float:
     """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from rank and gain of each relevant document."""
     ideal = enumerate(sorted((gain for _, gain in hits), reverse=True), 1)
-    reached, best = (sum(gain / log2(rank + 1) for rank, gain in ranks if rank <= 10) for ranks in (hits, ideal))
+    reached, best = (
+        sum(gain / log2(rank + 1) for rank, gain in ranks if rank <= 10) for ranks in (hits, ideal)
+    )
     return reached / best
 
 

@@ -1,4 +1,6 @@
-"""The contents of a report, computed from the facts of one run: sentences, tables and pictures, in page order."""
+"""The contents of a report, computed from the facts of one run: sentences, tables and pictures, in page
+order.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Headline(NamedTuple):
 
 
 def published(name: object) -> str:
-    """The name of an encoder or data set without local folders; what the rows are for a data set without a name."""
+    """The name of an encoder or data set without local folders; what the rows are for a data set without a
+    name.
+    """
     if not isinstance(name, str) or name == MEMORY:
         return "rows given from Python" if name == MEMORY else "local files"
     return Path(name).name if name.startswith("/") else name
@@ -85,7 +89,9 @@ def headline(facts: Facts) -> Headline:
 
 
 def summary(facts: Facts) -> str:
-    """The selection metric with its interval, the best baseline, the verdict, and what was trained on what."""
+    """The selection metric with its interval, the best baseline, the verdict, and what was trained
+    on what.
+    """
     own = headline(facts)
     text = f"{own.metric}: {number(own.score)} ({'; '.join(filter(None, [own.interval, own.rows]))}). "
     text += f"Best baseline: {number(own.baseline.score)} ({own.baseline.does}). " if own.baseline else ""
@@ -112,7 +118,9 @@ def _of_data(facts: Facts) -> list[Finding]:
 
 
 def score_rows(facts: Facts) -> Lines:
-    """Split, metric, score, interval, then each baseline; the first row is the header, the reported split is next."""
+    """Split, metric, score, interval, then each baseline; the first row is the header, the reported split is
+    next.
+    """
     baselines = facts.results["baselines"]
     others = list(dict.fromkeys(name for each in baselines.values() for name in each))
     rows = [["split", "metric", "this model", "95 % interval", *others]]
@@ -180,14 +188,25 @@ def support(facts: Facts) -> dict[str, int | None]:
 
 
 def label_rows(facts: Facts) -> Lines:
-    """Support, threshold, precision, recall and F1 of each label, the most frequent first; the first row is the header.
+    """Support, threshold, precision, recall and F1 of each label, the most frequent first; the first row is
+    the header.
 
     The threshold only where labels have thresholds of their own. Empty without labels.
     """
     metrics = facts.scores["metrics"]
     bounds = facts.scores["intervals"]
     own = label_thresholds(facts.options)
-    rows = [["label", "support", *(["threshold"] if own else []), "precision", "recall", "F1", "95 % interval of F1"]]
+    rows = [
+        [
+            "label",
+            "support",
+            *(["threshold"] if own else []),
+            "precision",
+            "recall",
+            "F1",
+            "95 % interval of F1",
+        ]
+    ]
     for name, count in sorted(support(facts).items(), key=lambda each: -(each[1] or 0)):
         few = " few" if count is not None and count < MIN_ROWS else ""
         scores = [number(metrics.get(f"{kind}/{name}")) for kind in ("precision", "recall", "f1")]
@@ -210,7 +229,9 @@ def label_thresholds(options: Record) -> Mapping[str, float]:
 
 
 def coverage_rows(facts: Facts) -> Lines:
-    """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
+    """How often sets or intervals had what is right on test; the first row is the header. Empty
+    without any.
+    """
     test = facts.results["splits"].get("test", {})
     rows = test.get("coverage", ())
     columns = [name for name in COVERAGE if any(name in row for row in rows)]
@@ -226,23 +247,30 @@ def fitted_on(facts: Facts) -> str:
     split = "validation" if "validation" in facts.results["splits"] else OUT_OF_FOLD
     calibration = facts.results["splits"][split]["calibration"]
     return (
-        f"fitted on {counted(calibration['decisions'], 'decision')} of {split}, {calibration['errors']:,} of them wrong"
+        f"fitted on {counted(calibration['decisions'], 'decision')} of {split}, "
+        f"{calibration['errors']:,} of them wrong"
     )
 
 
 def calibrated_later(facts: Facts) -> list[Finding]:
-    """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
+    """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate`
+    changed them.
+    """
     if not (calibrated := facts.calibrated):
         return []
     values = [f"{name} {value}" for name, value in fitted_options(calibrated["options"]).items()]
-    values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(calibrated["options"]).items()]
+    values += [
+        f"threshold of {name} {value:.4f}" for name, value in label_thresholds(calibrated["options"]).items()
+    ]
     on = f"{counted(calibrated['rows'], 'row')} (sha256 {calibrated['sha256'][:16]}…; {calibrated['goal']})"
     what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"
     return [warn(f"{what}: {', '.join(values)}", "Score the calibrated model with bertkit evaluate.")]
 
 
 def overview(facts: Facts) -> Picture | None:
-    """The headline on each split with its interval, compared with baselines and the recipe's expected range."""
+    """The headline on each split with its interval, compared with baselines and the recipe's
+    expected range.
+    """
     name = facts.headline
     others = _baselines(facts, facts.split)
     return pictures.scores(name, facts.results["splits"], others, (facts.results["expected"] or {}).get(name))
@@ -250,13 +278,19 @@ def overview(facts: Facts) -> Picture | None:
 
 def _baselines(facts: Facts, split: str) -> dict[str, float]:
     """The headline of the baselines on a split, where it is defined."""
-    scores = {name: each.get(facts.headline) for name, each in facts.results["baselines"].get(split, {}).items()}
+    scores = {
+        name: each.get(facts.headline) for name, each in facts.results["baselines"].get(split, {}).items()
+    }
     return {name: score for name, score in scores.items() if score is not None}
 
 
 def reliability(facts: Facts) -> Picture | None:
-    """The reliability diagram of a task whose answers are decisions with probabilities, on the reported split."""
-    decisions = graded(task_of(facts), facts.rows).decisions() if facts.rows and "calibration" in facts.scores else {}
+    """The reliability diagram of a task whose answers are decisions with probabilities, on the reported
+    split.
+    """
+    decisions = (
+        graded(task_of(facts), facts.rows).decisions() if facts.rows and "calibration" in facts.scores else {}
+    )
     return pictures.reliability(decisions) if decisions else None
 
 
@@ -281,7 +315,9 @@ def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
 
 
 def explained(explanations: Sequence[Record]) -> list[Json]:
-    """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row` and `gold`."""
+    """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row`
+    and `gold`.
+    """
     return [
         {
             "title": f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {place}",
@@ -294,8 +330,12 @@ def explained(explanations: Sequence[Record]) -> list[Json]:
 
 
 def _attribution(texts: Mapping[str, str], one: Any) -> Json:
-    """One number behind an answer: each text in parts, and a table of the words with the largest attributions."""
-    scored = [(texts[name][a:b], s) for name, words in one["words"].items() for a, b, s in words if s is not None]
+    """One number behind an answer: each text in parts, and a table of the words with the largest
+    attributions.
+    """
+    scored = [
+        (texts[name][a:b], s) for name, words in one["words"].items() for a, b, s in words if s is not None
+    ]
     most = max((abs(score) for _, score in scored), default=0.0) or 1.0
     parts = {name: list(_parts(texts[name], words, most)) for name, words in one["words"].items()}
     largest = sorted(scored, key=lambda pair: -abs(pair[1]))[:MAX_WORDS]

@@ -16,7 +16,17 @@ from bertkit.tasks import get_task
 from bertkit.text import Lines, Record, columns, counted, shell_word
 
 OVERALL = (
-    *("chrf", "f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+    *(
+        "chrf",
+        "f1",
+        "precision",
+        "recall",
+        "exact_match",
+        "accuracy",
+        "f1_macro",
+        "f1_micro",
+        "matthews_correlation",
+    ),
     *("roc_auc", "pearson", "spearman", "ndcg@10", "mrr@10", "recall@100", "mrr", "accuracy_at_1"),
     *("triplet_accuracy", "average_precision", "perplexity", "nsp_accuracy"),
 )
@@ -32,7 +42,9 @@ def over_seeds(results: Record) -> dict[str, str]:
     """Split -> mean ± standard deviation of the headline over several seeds, if every seed has it."""
     means = {split: each.get(results["headline"]) for split, each in results["over_seeds"].items()}
     several = len(results["seeds"]) > 1
-    return {split: f"{each['mean']:.4f} ± {each['sd']:.4f}" for split, each in means.items() if each and several}
+    return {
+        split: f"{each['mean']:.4f} ± {each['sd']:.4f}" for split, each in means.items() if each and several
+    }
 
 
 def over_folds(results: Record) -> str:
@@ -43,7 +55,10 @@ def over_folds(results: Record) -> str:
         return ""
     pooled, bounds = (results["splits"][OUT_OF_FOLD][kind].get(name) for kind in ("metrics", "intervals"))
     all_rows = f"{number(pooled)} ({interval(bounds)})" if bounds else number(pooled)
-    return f"{name} over {folds['count']} folds (mean ± sd): {mean_of_folds(results)}; of all their rows: {all_rows}"
+    return (
+        f"{name} over {folds['count']} folds (mean ± sd): {mean_of_folds(results)}; of all their rows: "
+        f"{all_rows}"
+    )
 
 
 def mean_of_folds(results: Record) -> str:
@@ -86,7 +101,9 @@ def scores_table(scores: Record) -> str:
 
 
 def by_rows(scores: Record, metric: str) -> Lines:
-    """The metric by the values of the column that `data.by` names; the first row is the header. Empty without one."""
+    """The metric by the values of the column that `data.by` names; the first row is the header. Empty without
+    one.
+    """
     table = []
     for column, values in scores.get("by", {}).items():
         table.append([column, "rows", metric, "95 % interval"])
@@ -97,7 +114,9 @@ def by_rows(scores: Record, metric: str) -> Lines:
 
 
 def calibration_table(calibration: Record) -> str:
-    """What `calibrate` fitted: scores by label and overall, on how many rows for what, temperature, null threshold."""
+    """What `calibrate` fitted: scores by label and overall, on how many rows for what, temperature, null
+    threshold.
+    """
     title = f"{counted(calibration['rows'], 'row')}, {calibration['goal']}"
     measures = ("threshold", "precision", "recall", "f1")
     rows = [

@@ -1,4 +1,6 @@
-"""What the scores of a run say: a verdict in one sentence, and findings to act on beside those of the data."""
+"""What the scores of a run say: a verdict in one sentence, and findings to act on beside those of
+the data.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from bertkit.run import OUT_OF_FOLD, TEACHER
 from bertkit.text import Record, counted, part_of
 
 MIN_ROWS = 20  # rows: scores from fewer say little
-# BLEU's tokens of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
+# BLEU's tokens of generated texts relative to those of their targets: beyond, length alone costs about a
+# fifth of BLEU.
 LENGTHS = (0.8, 1.25)
 ONE_LABEL = 0.9  # share of rows that one label has, from which on MACRO takes accuracy's place
 MACRO = "f1_macro"
@@ -54,7 +57,9 @@ def reported_split(results: Record) -> str:
 
 
 def best_baseline(results: Record, split: str, metric: str | None = None) -> Baseline | None:
-    """The baseline with the highest score on a split, by default of the selection metric; of equal ones the first."""
+    """The baseline with the highest score on a split, by default of the selection metric; of equal ones the
+    first.
+    """
     metric = metric or results["headline"]
     scores = {name: each.get(metric) for name, each in results["baselines"].get(split, {}).items()}
     defined = ((name, score) for name, score in scores.items() if score is not None and name != TEACHER)
@@ -63,10 +68,14 @@ def best_baseline(results: Record, split: str, metric: str | None = None) -> Bas
 
 
 def followed(results: Record, split: str) -> str:
-    """The metric that the verdict is on: the selection metric; or macro F1, where one constant answer is so often right
-    that accuracy says little about the other labels."""
+    """The metric that the verdict is on: the selection metric; or macro F1, where one constant answer is so
+    often right that accuracy says little about the other labels."""
     constant = results["baselines"].get(split, {}).get("majority", {}).get("accuracy") or 0.0
-    blind = results["headline"] == "accuracy" and constant >= ONE_LABEL and MACRO in results["splits"][split]["metrics"]
+    blind = (
+        results["headline"] == "accuracy"
+        and constant >= ONE_LABEL
+        and MACRO in results["splits"][split]["metrics"]
+    )
     return MACRO if blind else str(results["headline"])
 
 
@@ -86,8 +95,8 @@ class Comparison(NamedTuple):
 def compared(results: Record, split: str, metric: str) -> Comparison | None:
     """None where the metric is not defined for model and baselines.
 
-    Only a model has an interval; its baseline is taken to be as uncertain and independent of it, so that a difference
-    is clear if it is larger than √2 times the half of the interval on the baseline's side.
+    Only a model has an interval; its baseline is taken to be as uncertain and independent of it, so that a
+    difference is clear if it is larger than √2 times the half of the interval on the baseline's side.
     """
     scores = results["splits"][split]
     best = best_baseline(results, split, metric)
@@ -103,9 +112,9 @@ def compared(results: Record, split: str, metric: str) -> Comparison | None:
 
 
 def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
-    """How far the selection metric can be trusted, and whether it is better than the best baseline; see `followed` and
-    `compared`. Where a metric without a threshold says the opposite, so does the verdict. findings: of the data.
-    """
+    """How far the selection metric can be trusted, and whether it is better than the best baseline; see
+    `followed` and `compared`. Where a metric without a threshold says the opposite, so does the verdict.
+    findings: of the data."""
     split = reported_split(results)
     name = followed(results, split)
     scores = results["splits"][split]
@@ -149,7 +158,9 @@ def _of_folds(results: Record, split: str, metric: str) -> Any:
 
 
 def score_findings(results: Record) -> Iterator[Finding]:
-    """Scores that say little or mislead, baselines that are at least as good, and scores outside the expected range."""
+    """Scores that say little or mislead, baselines that are at least as good, and scores outside the expected
+    range.
+    """
     name = followed(results, reported_split(results))
     baselines = results["baselines"]
     if reported_split(results) == "train":
@@ -178,7 +189,10 @@ def score_findings(results: Record) -> Iterator[Finding]:
     if found := next(filter(None, [each.get("undecided") for each in results["seeds"]]), None):
         score = found["score"]
         was = "was not defined in any" if score is None else f"was {score:.4f} in each"
-        what = f"{found['metric']} {was} of {counted(found['evaluations'], 'evaluation')}: it selects no checkpoint"
+        what = (
+            f"{found['metric']} {was} of {counted(found['evaluations'], 'evaluation')}: it selects no "
+            "checkpoint"
+        )
         fix = "Give more validation rows with other targets, or name another training.metric_for_best_model."
         yield note(f"{what}; the last is kept") if score == 1 else warn(f"{what}; the last is kept", fix)
     measured = "validation" if "validation" in results["splits"] else next(iter(results["splits"]))

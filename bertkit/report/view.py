@@ -1,4 +1,6 @@
-"""A run as a person looks at it in Python: its summary, curves, mistakes, and rows with answers as a table."""
+"""A run as a person looks at it in Python: its summary, curves, mistakes, and rows with answers as a
+table.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,15 @@ class Run(run.Run):
 
     @property
     def facts(self) -> Facts:
-        """The contents of the folder. Raises ModelError before the run is finished, or if a file is damaged."""
+        """The contents of the folder. Raises ModelError before the run is finished, or if a file is
+        damaged.
+        """
         with damage_as_error(self.folder):
             return read_facts(self.folder)
 
     def frame(self, split: str | None = None) -> DataFrame:
-        """The rows of a split, with the columns of their answers: `answer.label`, `answer.scores.positive`, ….
+        """The rows of a split, with the columns of their answers: `answer.label`, `answer.scores.positive`,
+        ….
 
         split: one that was not trained on; None: the one that the report is about. Raises ModelError.
         """
@@ -99,7 +104,9 @@ class Run(run.Run):
             pd.DataFrame(rows, columns=header).to_html(index=False, border=0),
         ]
         findings = to_act_on(facts)
-        parts += [f"<p><b>{each.title}:</b> {isolated(each.what)}. {isolated(each.fix)}</p>" for each in findings]
+        parts += [
+            f"<p><b>{each.title}:</b> {isolated(each.what)}. {isolated(each.fix)}</p>" for each in findings
+        ]
         report = self.folder / "report.html"
         if report.is_file():
             parts.append(f'<p><a href="{quote(report.as_posix())}" target="_blank">Report</a></p>')

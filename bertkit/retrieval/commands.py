@@ -33,7 +33,8 @@ QUERY_BATCH = 256  # queries encoded at a time
 
 
 class Indexed(NamedTuple):
-    """What `index` did. counts: documents added, replaced, unchanged, repeated and empty, and passages written.
+    """What `index` did. counts: documents added, replaced, unchanged, repeated and empty, and passages
+    written.
 
     deleted, absent: the ids that were deleted, and those that were not there. passages: in the store now.
     """
@@ -54,18 +55,22 @@ def embed(
     overrides: Sequence[str] = (),
     shard: str | None = None,
 ) -> int:
-    """Write the vector of each row's text, in constant memory; returns how many. For texts: `Predictor.encode`.
+    """Write the vector of each row's text, in constant memory; returns how many. For texts:
+    `Predictor.encode`.
 
-    source: a run, folder or Hub id. input: csv, tsv, xlsx, json, jsonl, parquet, or txt with a text a line. output:
-    .parquet, the row's own columns and `vector`; or .npy, float32 `(rows, size)`. column: of the texts. side: the
-    prefix that they get. overrides: how the file is written, such as `data.delimiter=";"`. shard: as for `predict`.
-    Vectors are cached on disk. Raises DataError, RecipeError and ModelError, and then leaves no output.
+    source: a run, folder or Hub id. input: csv, tsv, xlsx, json, jsonl, parquet, or txt with a text a line.
+    output: .parquet, the row's own columns and `vector`; or .npy, float32 `(rows, size)`. column: of the
+    texts. side: the prefix that they get. overrides: how the file is written, such as `data.delimiter=";"`.
+    shard: as for `predict`. Vectors are cached on disk. Raises DataError, RecipeError and ModelError, and
+    then leaves no output.
 
     >>> bertkit.embed("runs/retriever", "reviews.csv", "vectors.parquet")
     2
     """
     encode = cached_vectors(fspath(source), side)
-    return embed_file(encode, input, Path(output), column=column, overrides=overrides, shard=Shard.parse(shard))
+    return embed_file(
+        encode, input, Path(output), column=column, overrides=overrides, shard=Shard.parse(shard)
+    )
 
 
 def index(
@@ -79,9 +84,9 @@ def index(
 ) -> Indexed:
     """Delete documents from a vector store, then add and replace those of a file; a missing store is created.
 
-    source: a run, folder or Hub id. store: a folder, or the URI of an object store. documents: a file of rows with
-    `id`, `text`, and any others. delete: ids. columns: `id`, `text`, `title` or another column -> its name in the
-    file. overrides: how the file is written, such as `data.delimiter=";"`.
+    source: a run, folder or Hub id. store: a folder, or the URI of an object store. documents: a file of rows
+    with `id`, `text`, and any others. delete: ids. columns: `id`, `text`, `title` or another column -> its
+    name in the file. overrides: how the file is written, such as `data.delimiter=";"`.
     Raises UserError, DataError, RecipeError and ModelError, before the model is loaded where possible.
 
     >>> bertkit.index("runs/retriever", "articles.store", "articles.jsonl").passages
@@ -125,9 +130,9 @@ def search(
 ) -> list[Hit] | list[list[Hit]]:
     """The documents of a store that are nearest to a query, best first; of several queries, a list for each.
 
-    top_k: how many. filter: such as `{"lang": "en", "year": {"gte": 2020}}`, or conditions as text: `["year>=2020"]`.
-    hybrid: fuse the ranks with those of full-text search. rerank: a cross-encoder that reorders the first documents.
-    model: the new location of the store's model, if it was moved.
+    top_k: how many. filter: such as `{"lang": "en", "year": {"gte": 2020}}`, or conditions as text:
+    `["year>=2020"]`. hybrid: fuse the ranks with those of full-text search. rerank: a cross-encoder that
+    reorders the first documents. model: the new location of the store's model, if it was moved.
     Raises DataError: an empty store or query, a bad `top_k` or filter; ModelError: a store of another model.
 
     >>> _ = bertkit.index("runs/retriever", "articles.store", "articles.jsonl")
@@ -148,8 +153,8 @@ def searcher(
 ) -> Callable[[Sequence[str]], Iterator[list[Hit]]]:
     """Queries -> the hits of each, in a store, by the model that made it.
 
-    model, filter, rerank: as for `search`. options: of `bertkit.retrieval.search.search`. A wrong filter is an error
-    before a model is loaded.
+    model, filter, rerank: as for `search`. options: of `bertkit.retrieval.search.search`. A wrong filter is
+    an error before a model is loaded.
     """
     opened = Store.open(store)
     wanted = filter if isinstance(filter, Mapping) else parse_filter(filter, opened.columns)
@@ -175,12 +180,19 @@ def searcher(
 
 
 def search_file(
-    store: str, file: Path, output: Path | None, *, column: str = "text", overrides: Sequence[str] = (), **options: Any
+    store: str,
+    file: Path,
+    output: Path | None,
+    *,
+    column: str = "text",
+    overrides: Sequence[str] = (),
+    **options: Any,
 ) -> int:
-    """Write `{…the row's own columns, "hits": […]}` for each query of `file`, as jsonl; returns the number of queries.
+    """Write `{…the row's own columns, "hits": […]}` for each query of `file`, as jsonl; returns the number of
+    queries.
 
-    column: of the queries. overrides: how the file is written, such as `data.delimiter=";"`. output: .jsonl; None:
-    stdout. options: of `searcher`. Raises as `searcher` does, and RecipeError; then leaves no output.
+    column: of the queries. overrides: how the file is written, such as `data.delimiter=";"`. output: .jsonl;
+    None: stdout. options: of `searcher`. Raises as `searcher` does, and RecipeError; then leaves no output.
     """
     if output:
         require_suffix(output, ".jsonl")

@@ -16,7 +16,12 @@ from bertkit.text import Record, short_repr
 
 HIDDEN = ("passage", "start", "end", "hash", "vector")  # columns of the store itself
 RESERVED = ("id", "text", "title", *HIDDEN)
-SCALARS = {pa.bool_(): "true or false", pa.int64(): "whole numbers", pa.float64(): "numbers", pa.string(): "text"}
+SCALARS = {
+    pa.bool_(): "true or false",
+    pa.int64(): "whole numbers",
+    pa.float64(): "numbers",
+    pa.string(): "text",
+}
 TYPE_NAMES = SCALARS | {pa.list_(kind): f"lists of {name}" for kind, name in SCALARS.items()}
 _WIDER = {pa.int64(): pa.float64(), pa.list_(pa.int64()): pa.list_(pa.float64())}  # which holds both
 _BATCH = 512  # pages that are encoded and written in one step
@@ -65,7 +70,8 @@ def read_documents(rows: Iterable[tuple[str, Record]], seen: FirstSeen) -> Itera
 
 
 def new_columns(batch: Sequence[Document], known: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Column -> type, of the columns that this batch adds to the known ones; whole and other numbers make numbers.
+    """Column -> type, of the columns that this batch adds to the known ones; whole and other numbers make
+    numbers.
 
     Raises DataError with the rows that hold another type.
     """
@@ -105,12 +111,16 @@ def _document(where: str, row: Record, problems: Problems) -> Document | None:
             wrong.append(f"`{column}` holds {short_repr(value)}, where text is expected")
         except ValueError as error:
             wrong.append(f"`{column}` {error}")
-    rest = {column: value for column, value in row.items() if column not in (key, "title", "text", "metadata")}
+    rest = {
+        column: value for column, value in row.items() if column not in (key, "title", "text", "metadata")
+    }
     nested = row.get("metadata")
     nested = nested if isinstance(nested, Mapping) else {"metadata": nested}  # BEIR nests them
     wrong += [f"has `{column}` twice, inside `metadata` and outside" for column in nested if column in rest]
     cells = {column: _clean(value) for column, value in {**rest, **nested}.items()}
-    metadata = {column: value for column, value in cells.items() if value not in (None, []) and value == value}
+    metadata = {
+        column: value for column, value in cells.items() if value not in (None, []) and value == value
+    }
     wrong += [what for column, value in metadata.items() for what in _wrong(column, value)]
     for what in wrong:
         problems.add(where, what)
@@ -130,7 +140,9 @@ def _wrong(name: Any, value: Any) -> Iterator[str]:
         yield f"the column name {short_repr(name)} is not available; rename it"
     if _type_of(value) not in TYPE_NAMES:
         scalars = "text, numbers of at most 64 bits, true or false"
-        expected = f"metadata are {scalars}, or lists of values of one of these types (dates as text: 2024-05-31)"
+        expected = (
+            f"metadata are {scalars}, or lists of values of one of these types (dates as text: 2024-05-31)"
+        )
         yield f"`{name}` holds {short_repr(value)}; {expected}"
 
 

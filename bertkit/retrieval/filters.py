@@ -1,4 +1,6 @@
-"""Filters are data: conditions on a store's columns, checked against their types. None of their texts is executed."""
+"""Filters are data: conditions on a store's columns, checked against their types. None of their texts is
+executed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ EXAMPLE = 'For example {"lang": "en", "year": {"gte": 2020}}, on the command lin
 
 
 def parse_filter(conditions: Sequence[str], columns: Columns) -> Filter:
-    """The filter of conditions such as `lang=en` and `year>=2020`; of those with = on one column one must hold.
+    """The filter of conditions such as `lang=en` and `year>=2020`; of those with = on one column one must
+    hold.
 
     Values are read by the type of their column. Raises DataError.
     """

@@ -26,7 +26,9 @@ Form = Literal["negatives", "candidates"]
 
 
 class Mined(NamedTuple):
-    """How many rows were written, for how many queries: some with fewer documents than asked, or no relevant one."""
+    """How many rows were written, for how many queries: some with fewer documents than asked, or no relevant
+    one.
+    """
 
     rows: int
     queries: int
@@ -48,7 +50,8 @@ def mine(
 
     source: a run, folder or Hub id. data: a folder in BEIR's layout, and the split of its queries.
     form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
-    `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query, `label`
+    `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query,
+    `label`
     1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
     Raises DataError and ModelError.
 
@@ -77,7 +80,9 @@ def mine(
     idle = 0
     with written_aside(output) as file:
         for (query, grades), known, near in zip(judged.items(), answers, ranked, strict=True):
-            others = [name for name in near if name != query and texts[name] not in known][skip : skip + count]
+            others = [name for name in near if name != query and texts[name] not in known][
+                skip : skip + count
+            ]
             mined.append(len(others))
             idle += not any(grades.values())
             for row in _rows(beir, query, grades, others, form):
@@ -92,7 +97,9 @@ def mine(
     return Mined(rows, len(mined), sum(number < count for number in mined), idle)
 
 
-def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, str], depth: int) -> list[list[str]]:
+def nearest(
+    model: DualEncoder, queries: Sequence[str], documents: Mapping[str, str], depth: int
+) -> list[list[str]]:
     """For each query the ids of the `depth` nearest documents, nearest first, for a corpus of any length."""
     encoded = model.encode_queries(list(queries))
     names = list(documents)
@@ -108,12 +115,19 @@ def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, 
     return [[names[index] for index in row] for row in ids.tolist()]
 
 
-def _rows(beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form) -> Iterator[Json]:
+def _rows(
+    beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form
+) -> Iterator[Json]:
     text = beir.queries[query]
     relevant = [name for name, grade in grades.items() if grade]
     if form == "candidates":
         for name in [*relevant, *others]:
-            yield {"group": query, "query": text, "document": beir.corpus[name], "label": int(name in relevant)}
+            yield {
+                "group": query,
+                "query": text,
+                "document": beir.corpus[name],
+                "label": int(name in relevant),
+            }
         return
     for name, other in product(relevant, others):
         pair = {"query_id": query, "query": text, "document_id": name, "document": beir.corpus[name]}

@@ -46,9 +46,9 @@ def passages(
 ) -> list[list[Passage]]:
     """The passages of each document, a title and a text; together they cover every character of the text.
 
-    A document that fits is one passage. A longer one is split where a word begins; a word longer than half a passage,
-    and text without spaces, between tokens. Every passage begins with the title, truncated to a quarter of the
-    window. Raises ModelError where the prefix leaves no room.
+    A document that fits is one passage. A longer one is split where a word begins; a word longer than half a
+    passage, and text without spaces, between tokens. Every passage begins with the title, truncated to a
+    quarter of the window. Raises ModelError where the prefix leaves no room.
     """
     lengths = _lengths(tokenizer, [joined(title, text) for title, text in documents], window.prefix)
     result = []
@@ -73,7 +73,9 @@ def _lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], prefix: s
     return [len(ids) for ids in encoded["input_ids"]]
 
 
-def _fitting(tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: Window) -> list[tuple[int, int]]:
+def _fitting(
+    tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: Window
+) -> list[tuple[int, int]]:
     """Spans of the text that fit the window together with prefix and title."""
     tokens = tokenize(tokenizer, [text])[0]
     room = window.max_length - _lengths(tokenizer, [title], window.prefix)[0]
@@ -93,7 +95,8 @@ def _fitting(tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: 
 
 
 def _spans(tokens: Tokenized, text: str, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Characters of passages of at most `room` tokens; each starts where the previous ends, or up to `stride` before.
+    """Characters of passages of at most `room` tokens; each starts where the previous ends, or up to `stride`
+    before.
 
     Spaces, and characters without a token, belong to the previous token.
     """

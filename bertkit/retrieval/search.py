@@ -1,4 +1,4 @@
-"""Search: the passages nearest to a query, merged into documents; optionally with full text and a re-ranker."""
+"""Search: the passages nearest to a query, merged into documents; full text and a re-ranker are options."""
 
 from __future__ import annotations
 
@@ -44,17 +44,25 @@ class Hit:
 
 
 def search(
-    store: Store, query: str, vector: ArrayLike, top_k: int = 10, *, filter: Filter | None = None, hybrid: bool = False,
-    exact: bool = False, rerank: Rerank | None = None, timeout: float | None = None,
-) -> list[Hit]:  # fmt: skip
+    store: Store,
+    query: str,
+    vector: ArrayLike,
+    top_k: int = 10,
+    *,
+    filter: Filter | None = None,
+    hybrid: bool = False,
+    exact: bool = False,
+    rerank: Rerank | None = None,
+    timeout: float | None = None,
+) -> list[Hit]:
     """The `top_k` best documents, best first; fewer only where no more are in the store and pass the filter.
 
     vector: the query's, (size,). filter: such as `{"lang": "en", "year": {"gte": 2020}}`.
     hybrid: fuse the ranks by cosine with those by BM25 of the query's words (Cormack et al. 2009).
     exact: compare with all vectors, even if there is an approximate index.
     rerank: orders the first CANDIDATES documents by its scores of their best passages.
-    timeout: seconds after which LanceDB gives up. Raises DataError: an empty store or query, a bad `top_k` or filter;
-    ModelError: a store of another model.
+    timeout: seconds after which LanceDB gives up. Raises DataError: an empty store or query, a bad `top_k` or
+    filter; ModelError: a store of another model.
     """
     store.require(store.made_with)  # it may have been replaced
     ranked = _Ranked(store, _unit(query, vector), to_sql(filter or {}, store.columns), timeout)
@@ -113,7 +121,9 @@ class _Ranked:
         vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.vector.size)
         vectors = vectors.astype(np.float64)
         scores = vectors @ self.vector / np.linalg.norm(vectors, axis=1)
-        return [row | {"_cosine": score} for row, score in zip(table.to_pylist(), scores.tolist(), strict=True)]
+        return [
+            row | {"_cosine": score} for row, score in zip(table.to_pylist(), scores.tolist(), strict=True)
+        ]
 
 
 def _documents(run: Callable[[int], list[Json]], count: int, passages: int) -> list[Json]:
@@ -156,6 +166,8 @@ def _reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
 def _hit(row: Json) -> Hit:
     fields = {name: row[name] for name in ("id", "passage", "start", "end", "text")}
     # Names with a leading _ are reserved, for LanceDB and `_cosine`.
-    metadata = {name: v for name, v in row.items() if name not in RESERVED and name[0] != "_" and v is not None}
+    metadata = {
+        name: v for name, v in row.items() if name not in RESERVED and name[0] != "_" and v is not None
+    }
     scores = {"score": row["_cosine"], "relevance": row.get("_relevance", row["_cosine"])}
     return Hit(**fields, **scores, title=row["title"] or "", metadata=metadata)

@@ -41,7 +41,8 @@ class Store:
 
     @classmethod
     def open(cls, uri: str | Path, encoder: DualEncoder | None = None) -> Store:
-        """The store at a folder or URI. encoder: the model that must have made it, or makes it if there is none.
+        """The store at a folder or URI. encoder: the model that must have made it, or makes it if there is
+        none.
 
         Raises DataError: no store, or a folder with other files; ModelError: a store of another model.
         """
@@ -98,13 +99,14 @@ class Store:
     def index(
         self, rows: Iterable[tuple[str, Mapping[str, Any]]], encoder: DualEncoder, ann_from: int = ANN_FROM
     ) -> Counter[str]:
-        """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded again.
+        """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded
+        again.
 
         rows: a location for messages, and `{"id" or "_id", "text", optional "title", further columns}`.
         Each batch is written in one step, so that an interrupted call is completed by the same call.
         ann_from: minimum number of passages for an approximate index.
-        Returns the numbers of documents `added`, `replaced`, `unchanged`, `repeated` (rows equal to an earlier one) and
-        `empty` (without text: skipped), and of `passages` written.
+        Returns the numbers of documents `added`, `replaced`, `unchanged`, `repeated` (rows equal to an
+        earlier one) and `empty` (without text: skipped), and of `passages` written.
         Raises DataError on bad rows, ModelError on bad vectors; earlier batches are in the store.
         """
         from lancedb.index import BTree, HnswSq
@@ -170,8 +172,14 @@ class Store:
         values = {name: [row.get(name) for row in rows] for name in self.table.schema.names}
         values["vector"] = list(encoder.encode_documents([row["read"] for row in rows])) if rows else []
         with database_errors(self.uri):
-            merge = self.table.merge_insert(["id", "passage"]).when_matched_update_all().when_not_matched_insert_all()
-            merge = merge.when_not_matched_by_source_delete(col("id").isin([document.id for document in documents]))
+            merge = (
+                self.table.merge_insert(["id", "passage"])
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+            )
+            merge = merge.when_not_matched_by_source_delete(
+                col("id").isin([document.id for document in documents])
+            )
             merge.execute(pa.Table.from_pydict(values, schema=self.table.schema))
         return len(rows)
 
@@ -192,15 +200,21 @@ def database_errors(uri: str) -> Iterator[None]:
 def _full_text(texts: Sequence[str]) -> Any:
     """An index for BM25 of texts like these.
 
-    Of words, where most letters are Latin or of a script without blanks, which ICU's dictionaries divide; stemmed as
-    English, which is nearly nothing to other languages. Of 2- and 3-grams in other scripts, such as Korean, Arabic and
-    Hebrew, where particles are written together with their words. Without a list of stop words: those of English are
-    words of other languages.
+    Of words, where most letters are Latin or of a script without blanks, which ICU's dictionaries divide;
+    stemmed as English, which is nearly nothing to other languages. Of 2- and 3-grams in other scripts, such
+    as Korean, Arabic and Hebrew, where particles are written together with their words. Without a list of
+    stop words: those of English are words of other languages.
     """
     from lancedb.index import FTS
 
     if share(texts, f"^{LATIN}{UNSPACED}") > 0.5:
-        return FTS(base_tokenizer="ngram", ngram_min_length=2, ngram_max_length=3, stem=False, remove_stop_words=False)
+        return FTS(
+            base_tokenizer="ngram",
+            ngram_min_length=2,
+            ngram_max_length=3,
+            stem=False,
+            remove_stop_words=False,
+        )
     return FTS(base_tokenizer="icu/split", max_token_length=None, remove_stop_words=False)
 
 

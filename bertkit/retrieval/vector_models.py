@@ -46,7 +46,8 @@ class DualEncoder:
 
 
 def dual_encoder(model: str, revision: str | None = None, predictor: Predictor | None = None) -> DualEncoder:
-    """The model of a run, a folder or a Hub id; one without bertkit's settings is read as sentence-transformers does.
+    """The model of a run, a folder or a Hub id; one without bertkit's settings is read as
+    sentence-transformers does.
 
     predictor: the model, if it is loaded. Raises ModelError, also where its task gives no vectors.
     """
@@ -64,7 +65,9 @@ def dual_encoder(model: str, revision: str | None = None, predictor: Predictor |
 
 
 def unit_vectors(vectors: Any, texts: Sequence[str]) -> Vectors:
-    """The texts' vectors as float32 `(texts, size)`, of unit length. Raises ModelError if one is 0 or not finite."""
+    """The texts' vectors as float32 `(texts, size)`, of unit length. Raises ModelError if one is 0 or not
+    finite.
+    """
     made = np.array(vectors, dtype=np.float32)
     lengths = np.linalg.norm(made, axis=1, keepdims=True)
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
@@ -87,7 +90,12 @@ def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
     device = best_device()
     # Pooling, length and prefixes are in the model's files, whose fingerprint is in the key.
     precision = best_precision(device)
-    key = model_key(folder) | {"pool": "sentence", "side": side, "device": device.type, "precision": precision}
+    key = model_key(folder) | {
+        "pool": "sentence",
+        "side": side,
+        "device": device.type,
+        "precision": precision,
+    }
 
     @cache
     def predictor() -> Predictor:
@@ -103,10 +111,14 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     """A cross-encoder as a function: query and texts -> scores, higher is better. Raises ModelError."""
     predictor = load_as("text-ranking", model)
     if not predictor.task.ranks:
-        raise ModelError(model, f"a model for {predictor.task.name} does not rank texts", "Name one for text-ranking.")
+        raise ModelError(
+            model, f"a model for {predictor.task.name} does not rank texts", "Name one for text-ranking."
+        )
 
     def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
-        return [answer["score"] for answer in predictor.stream({"query": query, "document": t} for t in texts)]
+        return [
+            answer["score"] for answer in predictor.stream({"query": query, "document": t} for t in texts)
+        ]
 
     return scores
 

@@ -22,7 +22,13 @@ from starlette.routing import Route
 from bertkit.errors import DataError, StoreError, UserError
 from bertkit.serving import tei
 from bertkit.serving.limits import Refused
-from bertkit.serving.middleware import OPEN, CountedRoute, LimitsMiddleware, cancel_on_disconnect, error_response
+from bertkit.serving.middleware import (
+    OPEN,
+    CountedRoute,
+    LimitsMiddleware,
+    cancel_on_disconnect,
+    error_response,
+)
 from bertkit.serving.schemas import list_of, schema
 from bertkit.serving.service import Service
 from bertkit.serving.shapes import SHAPES, SearchRequest, SearchResponse
@@ -48,8 +54,8 @@ OpenAIError = schema("OpenAIError", "An error response for OpenAI clients.", err
 def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     """The application of a model. api_key: what clients must send; None: nothing.
 
-    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; /info, /health, /v1/models,
-    /metrics, /docs and /openapi.json. It runs the service's batcher, `app.state.batcher`.
+    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; /info, /health,
+    /v1/models, /metrics, /docs and /openapi.json. It runs the service's batcher, `app.state.batcher`.
     """
 
     @asynccontextmanager
@@ -97,7 +103,9 @@ def _protect(app: FastAPI, service: Service, api_key: str | None) -> None:
 
 
 def _add_service_paths(app: FastAPI, service: Service) -> None:
-    pages = Environment(loader=PackageLoader("bertkit.serving", "."), autoescape=True, undefined=StrictUndefined)
+    pages = Environment(
+        loader=PackageLoader("bertkit.serving", "."), autoescape=True, undefined=StrictUndefined
+    )
     pages.filters["as_json"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
 
     @app.get("/health", summary="Health check")
@@ -110,7 +118,9 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
     async def models() -> Json:
         return {"object": "list", "data": [service.openai_model()]}
 
-    @app.get("/v1/models/{name:path}", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
+    @app.get(
+        "/v1/models/{name:path}", summary="The model, for OpenAI clients", responses=_errors(OpenAIError)
+    )
     async def model(name: str) -> Json:
         if name != service.model:
             what = "there is no model of this name; GET /v1/models names the one that answers"
@@ -130,7 +140,14 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
     name = service.task.name
     summary = "Answers to rows, in their order"
     _add_path(app, "/predict", service.predict, *service.predict_types(), summary, service.example)
-    _add_path(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
+    _add_path(
+        app,
+        "/tokenize",
+        service.tokenize,
+        tei.TokenizeRequest,
+        list_of(list_of(tei.Token)),
+        "Tokens of texts",
+    )
     for path, shapes in SHAPES.items():
         shape = shapes.get(service.task.pipeline)
         if shape is None:
@@ -145,7 +162,9 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
     if service.store is None:
         _refuse(app, "/search", "there is no store: start the server with one")
     else:
-        _add_path(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
+        _add_path(
+            app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries"
+        )
 
 
 def _refuse(app: FastAPI, path: str, why: str) -> None:
@@ -155,7 +174,13 @@ def _refuse(app: FastAPI, path: str, why: str) -> None:
 
 
 def _add_path(
-    app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str, example: Any = None
+    app: FastAPI,
+    path: str,
+    handler: Handler,
+    request_type: Any,
+    response_type: Any,
+    summary: str,
+    example: Any = None,
 ) -> None:
     """Add a POST path whose handler gets the validated body. example: a body for the schema."""
 
@@ -179,7 +204,9 @@ def _add_path(
 
 
 def _error(request: Request, error: Exception) -> JSONResponse:
-    """The response to an exception. A DataError is about the rows, any other UserError about the model or the store."""
+    """The response to an exception. A DataError is about the rows, any other UserError about the model or the
+    store.
+    """
     if isinstance(error, RequestValidationError):
         error = _validation(error, request.scope["endpoint"].__annotations__["body"])
     elif isinstance(error, DataError) and not isinstance(error, StoreError):
@@ -204,19 +231,22 @@ def _validation(error: RequestValidationError, body_type: Any) -> Refused:
 def _line(error: Record, body: Any, body_type: Any) -> str:
     """What is wrong under which key of the body.
 
-    pydantic's location also names kinds of bodies and values: these are left out, being no keys of the body. So a Tag
-    must not be the name of a field, and has a space: "of texts".
+    pydantic's location also names kinds of bodies and values: these are left out, being no keys of the body.
+    So a Tag must not be the name of a field, and has a space: "of texts".
     """
     path = list[str | int]()
     location = error["loc"][1:]
     for key in location:
-        if (isinstance(body, Mapping) and key in body) or (isinstance(body, list) and key in range(len(body))):
+        if (isinstance(body, Mapping) and key in body) or (
+            isinstance(body, list) and key in range(len(body))
+        ):
             path = [*path, key]
             body = body[key]
     if error["type"] == "missing" and location:
         return f"`{dotted((*path, location[-1]))}` is missing"
     if error["type"] == "extra_forbidden":
         return (
-            f"unknown field {dotted(tuple(path))}{did_you_mean(str(path[-1]), fields_at(body_type, tuple(path[:-1])))}"
+            "unknown field "
+            f"{dotted(tuple(path))}{did_you_mean(str(path[-1]), fields_at(body_type, tuple(path[:-1])))}"
         )
     return f"{dotted(tuple(path)) or 'the body'}: {error['msg']}"

@@ -29,8 +29,8 @@ T = TypeVar("T")
 def estimated_tokens(row: Record) -> int:
     """A quarter of the row's bytes in UTF-8, at least 1.
 
-    English has 4 to 5 characters per token, Chinese 3 bytes. The budget limits time only; memory is limited by the
-    predictor's own batches.
+    English has 4 to 5 characters per token, Chinese 3 bytes. The budget limits time only; memory is limited
+    by the predictor's own batches.
     """
     parts = [part for value in row.values() for part in (value if isinstance(value, list) else [value])]
     return 1 + sum(len(part.encode("utf-8", "replace")) for part in parts if isinstance(part, str)) // 4
@@ -38,7 +38,9 @@ def estimated_tokens(row: Record) -> int:
 
 @dataclass(eq=False)
 class Job:
-    """The rows of one request. key: jobs with the same key may share a call; None: this one is answered alone."""
+    """The rows of one request. key: jobs with the same key may share a call; None: this one is answered
+    alone.
+    """
 
     rows: Rows
     key: Hashable | None
@@ -89,13 +91,15 @@ class Batcher:
     async def answers(self, rows: Rows, key: Hashable | None) -> list[Answer]:
         """One answer per row, in their order.
 
-        Raises UserError as the model does, and Refused: 503 after a timeout in the queue or where nothing is answered
-        any more, 504 after a timeout in the model, 500 when the model failed.
+        Raises UserError as the model does, and Refused: 503 after a timeout in the queue or where nothing is
+        answered any more, 504 after a timeout in the model, 500 when the model failed.
         """
         if not rows:
             return []
         assert self._runner is not None  # within the context
-        job = Job(rows, key, [estimated_tokens(row) for row in rows], asyncio.get_running_loop().create_future())
+        job = Job(
+            rows, key, [estimated_tokens(row) for row in rows], asyncio.get_running_loop().create_future()
+        )
         self._queue.append(job)
         self._metrics.waiting.inc()
         self._arrived.set()
@@ -183,7 +187,8 @@ class Batcher:
                 job.answers += islice(rest, part.stop - part.start)
         elif len(batch) == 1 and len(rows) == len(batch[0][0].rows):
             batch[0][0].error = error
-        else:  # one job at a time, so that a bad request fails alone; all its rows, so that its message counts them
+        # one job at a time, so that a bad request fails alone; all its rows, so that its message counts them
+        else:
             for job, _ in batch:
                 job.answers, job.error = self._call_model(job.rows)
 
@@ -204,7 +209,9 @@ class Batcher:
 
 
 def guarded(function: Callable[[], T], what: str = "the model") -> T:
-    """What the function returns. Raises Refused and UserError as it does, and Refused where it fails otherwise."""
+    """What the function returns. Raises Refused and UserError as it does, and Refused where it fails
+    otherwise.
+    """
     try:
         return function()
     except (Refused, UserError):

@@ -15,14 +15,18 @@ RETRY = {"Retry-After": "1"}  # seconds
 class Limits:
     """Named as in text-embeddings-inference, except `timeout`."""
 
-    max_batch_tokens: int = 16_384  # tokens of a row, and in one call of the model, as `estimated_tokens` counts them
+    max_batch_tokens: int = (
+        16_384  # tokens of a row, and in one call of the model, as `estimated_tokens` counts them
+    )
     max_client_batch_size: int = 256  # rows in one request
     max_concurrent_requests: int = 256  # requests being read, queued or answered
     payload_limit: int = 2_000_000  # bytes of a body
     timeout: float = 30  # seconds to read a body, and again to answer it
 
     def require_count(self, count: int, name: str) -> None:
-        """Raises Refused where a request has more rows than are allowed. name: of the field that holds them."""
+        """Raises Refused where a request has more rows than are allowed. name: of the field that
+        holds them.
+        """
         if count > (limit := self.max_client_batch_size):
             raise Refused(413, f"`{name}` has {count} items; {limit} are allowed", "Validation")
 
@@ -30,7 +34,9 @@ class Limits:
 class Refused(Exception):
     """A request that is answered with an error. headers: of the response."""
 
-    def __init__(self, status: int, message: str, kind: Kind, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, kind: Kind, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message

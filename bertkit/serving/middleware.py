@@ -1,4 +1,6 @@
-"""What stands before the paths: limits on requests and bodies, timeouts, the API key, metrics, error responses."""
+"""What stands before the paths: limits on requests and bodies, timeouts, the API key, metrics, error
+responses.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ T = TypeVar("T")
 
 
 def error_response(error: Refused, path: str) -> JSONResponse:
-    """`{"error", "error_type"}`, as text-embeddings-inference writes it; under /v1/ as OpenAI's clients read it."""
+    """`{"error", "error_type"}`, as text-embeddings-inference writes it; under /v1/ as OpenAI's clients read
+    it.
+    """
     text = error.message[:MAX_MESSAGE].encode("utf-8", "replace").decode()  # it may quote a lone surrogate
     content: Json = {"error": text, "error_type": error.kind}
     if path.startswith("/v1/"):
@@ -84,7 +88,9 @@ class LimitsMiddleware:
         try:
             await respond(scope, receive, send_and_note_status)
         except Exception as failure:  # uvicorn would log the message, which may quote a user's text
-            logger.error("%s failed, request %s\n%s", scope["path"], request_id, traceback_without_message(failure))
+            logger.error(
+                "%s failed, request %s\n%s", scope["path"], request_id, traceback_without_message(failure)
+            )
             if not status:
                 refused = Refused(500, "the server failed; see its log", "Backend")
                 await error_response(refused, scope["path"])(scope, receive, send_and_note_status)
@@ -96,7 +102,9 @@ class LimitsMiddleware:
 
     def _error(self, scope: Scope, headers: Headers) -> Refused | None:
         """Why a request is refused by its headers."""
-        if {"content-length", "transfer-encoding"}.issubset(headers):  # RFC 9112, 6.3: maybe request smuggling; close
+        if {"content-length", "transfer-encoding"}.issubset(
+            headers
+        ):  # RFC 9112, 6.3: maybe request smuggling; close
             what = "Content-Length and Transfer-Encoding contradict each other: send one of them"
             return Refused(400, what, "Validation", {"Connection": "close"})
         if not self._authorized(scope, headers):
@@ -183,7 +191,9 @@ class CountedRequest(Request):
     """A request whose body is JSON of a limited shape. Raises HTTPException, which FastAPI passes on."""
 
     async def json(self) -> Any:
-        """The body as JSON. Raises HTTPException for what is not text, and for too many rows, keys or words."""
+        """The body as JSON. Raises HTTPException for what is not text, and for too many rows, keys
+        or words.
+        """
         raw = await self.body()
         try:
             body = json.loads(raw)
@@ -231,4 +241,6 @@ def require_counts(body: Any, limits: Limits) -> None:
             if len(value) > most:
                 where = f"`{dotted(path)}`" if path else "the body"
                 raise HTTPException(413, f"{where} has {len(value)} items; {most} are allowed")
-            left += (((*path, index), each) for index, each in enumerate(value) if isinstance(each, dict | list))
+            left += (
+                ((*path, index), each) for index, each in enumerate(value) if isinstance(each, dict | list)
+            )

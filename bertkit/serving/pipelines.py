@@ -1,6 +1,8 @@
-"""Requests and responses of huggingface_hub's InferenceClient for tasks that text-embeddings-inference does not have.
+"""Requests and responses of huggingface_hub's InferenceClient for tasks that text-embeddings-inference does
+not have.
 
-They are those of transformers' pipelines; InferenceClient posts them to `/`. docs/serve.md lists the differences.
+They are those of transformers' pipelines; InferenceClient posts them to `/`. docs/serve.md lists the
+differences.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class QuestionParameters(Request):
 
     top_k: TopK = None
     handle_impossible_answer: bool | None = Field(
-        None, description="false: always a span; otherwise an empty answer where the model decides that there is none"
+        None,
+        description="false: always a span; otherwise an empty answer where the model decides that there is "
+        "none",
     )
 
 
@@ -99,7 +103,9 @@ GeneratedOutput = schema(
 )
 TokenOutput = schema("TokenOutput", "A word with its tag.", word=str, entity=str, **SPAN)
 EntityOutput = schema("EntityOutput", "An entity with its type.", word=str, entity_group=str, **SPAN)
-AnswerOutput = schema("AnswerOutput", "An answer; an empty text where the context has none.", answer=str, **SPAN)
+AnswerOutput = schema(
+    "AnswerOutput", "An answer; an empty text where the context has none.", answer=str, **SPAN
+)
 _mask = {"token": int, "token_str": str, "sequence": str, "score": float}
 MaskOutput = schema(
     "MaskOutput", "A token for a mask, by its id and as text; the sequence is the text with it.", **_mask
@@ -138,7 +144,9 @@ def spans(task: Task, body: QuestionRequest, answers: Sequence[Answer]) -> Any:
 
 
 def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]:
-    """The best tokens for a mask, best first; a list of such lists for several masks. Raises Refused without a mask."""
+    """The best tokens for a mask, best first; a list of such lists for several masks. Raises Refused without
+    a mask.
+    """
     mask = str(task.tokenizer.mask_token)
     parts = replace_surrogates(body.inputs).split(mask)
     if not (masks := answers[0].get("masks")):
@@ -148,7 +156,12 @@ def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]
         before = mask.join(parts[:place])
         after = mask.join(parts[place:])
         sequence = before + inserted(guess, before, task.tokenizer) + after
-        return {"token": guess["id"], "token_str": guess["token"], "sequence": sequence, "score": guess["score"]}
+        return {
+            "token": guess["id"],
+            "token_str": guess["token"],
+            "sequence": sequence,
+            "score": guess["score"],
+        }
 
     top_k = body.parameters.top_k
     lists = [[filled(place, guess) for guess in guesses[:top_k]] for place, guesses in enumerate(masks, 1)]

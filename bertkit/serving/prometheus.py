@@ -16,14 +16,20 @@ class Metrics:
         self.registry = to = CollectorRegistry()
         ProcessCollector(registry=to)
         self.requests = Counter("bertkit_requests", "Answered requests", ["path", "status"], registry=to)
-        self.seconds = Histogram("bertkit_request_seconds", "Per request", ["path"], buckets=SECONDS, registry=to)
+        self.seconds = Histogram(
+            "bertkit_request_seconds", "Per request", ["path"], buckets=SECONDS, registry=to
+        )
         self.active = Gauge("bertkit_active_requests", "Requests being read, queued or answered", registry=to)
         self.waiting = Gauge("bertkit_waiting_requests", "Queued: not yet given to the model", registry=to)
         self.rows = Counter("bertkit_rows", "Answered rows", registry=to)
         self.truncated = Counter("bertkit_truncated_rows", "Answered rows whose text was cut", registry=to)
         self.batch_rows = Histogram("bertkit_batch_rows", "Per call of the model", buckets=ROWS, registry=to)
-        self.batch_tokens = Histogram("bertkit_batch_tokens", "Estimated, per call", buckets=TOKENS, registry=to)
-        self.model_seconds = Histogram("bertkit_model_seconds", "Per call of the model", buckets=SECONDS, registry=to)
+        self.batch_tokens = Histogram(
+            "bertkit_batch_tokens", "Estimated, per call", buckets=TOKENS, registry=to
+        )
+        self.model_seconds = Histogram(
+            "bertkit_model_seconds", "Per call of the model", buckets=SECONDS, registry=to
+        )
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""

@@ -1,4 +1,6 @@
-"""The rows of a request and the answers to them as pydantic models, for validation and for the OpenAPI schema."""
+"""The rows of a request and the answers to them as pydantic models, for validation and for the OpenAPI
+schema.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _TYPES: Json = {"text": str, "words": list[str], "name": str | int | float | Non
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads rows for one task, whose columns have the task's names or those that the recipe mapped to them."""
+    """Reads rows for one task, whose columns have the task's names or those that the recipe mapped
+    to them.
+    """
 
     task: Task
     columns: Mapping[str, Source]  # canonical column -> column of the user's rows
@@ -33,25 +37,34 @@ class RowReader:
 
     @property
     def annotation(self) -> Any:
-        """The type of `rows` in a request for pydantic: validated by `self.read`, with a schema per set of inputs."""
+        """The type of `rows` in a request for pydantic: validated by `self.read`, with a schema per set of
+        inputs.
+        """
         texts = any(names == {"text"} for names in self.task.inputs)
         kinds: list[Any] = [list[str]] * texts + [list[self._schema(names)] for names in self.task.inputs]  # type: ignore[misc]
         about = Field(description="texts, or rows; all with the same columns" if texts else "rows")
-        return Annotated[list[Row], PlainValidator(self.read, json_schema_input_type=reduce(or_, kinds)), about]
+        return Annotated[
+            list[Row], PlainValidator(self.read, json_schema_input_type=reduce(or_, kinds)), about
+        ]
 
     def _schema(self, names: frozenset[str]) -> type[BaseModel]:
         schema = self.task.schema
         fields: Json = {}
         for name in [*sorted(names), *sorted(set(schema.context) - names)]:
             column = schema.columns[name]
-            fields[name] = (_TYPES[column.holds], Field(... if name in names else None, description=column.about))
-        return create_model("RowOf" + "And".join(name.title().replace("_", "") for name in sorted(names)), **fields)
+            fields[name] = (
+                _TYPES[column.holds],
+                Field(... if name in names else None, description=column.about),
+            )
+        return create_model(
+            "RowOf" + "And".join(name.title().replace("_", "") for name in sorted(names)), **fields
+        )
 
     def read(self, body: object) -> list[Row]:
         """Rows of a request, in canonical columns.
 
-        Raises DataError with row numbers and columns, and Refused for more rows than are allowed, before they are read.
-        """
+        Raises DataError with row numbers and columns, and Refused for more rows than are allowed, before they
+        are read."""
         if not isinstance(body, list):
             raise DataError("rows", f"expected a list, found {short_repr(body)}")
         if not body:
@@ -101,5 +114,7 @@ def _typed(holds: Any) -> Any:
     fields = {}
     for each in holds.fields:
         kind = _typed(each.holds)
-        fields[each.name] = (described(kind | None, each.about), None) if each.optional else described(kind, each.about)
+        fields[each.name] = (
+            (described(kind | None, each.about), None) if each.optional else described(kind, each.about)
+        )
     return schema(holds.name, holds.about, **fields)

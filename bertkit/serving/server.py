@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 def read_api_key(file: Path | None) -> str | None:
-    """The key that clients must send: the text of this file, else the variable BERTKIT_API_KEY; None without either.
+    """The key that clients must send: the text of this file, else the variable BERTKIT_API_KEY; None without
+    either.
 
     Raises UserError.
     """
@@ -63,11 +64,12 @@ def serve(
 ) -> None:
     """Serve predictions over HTTP until SIGTERM or Ctrl-C, from the main thread.
 
-    source, task, revision: as for `load`. store: a vector store of `index`, for /search. host: by default reachable
-    from this machine only. port: 0 for any free one. api_key_file: the key that clients must send; by default the
-    variable BERTKIT_API_KEY, or none. max_batch_tokens: estimated, of a row and of a call. max_client_batch_size: rows
-    per request. max_concurrent_requests: further ones get a 429. payload_limit: bytes of a body. timeout: seconds to
-    read a body, and again to answer. Raises UserError, ModelError or DataError.
+    source, task, revision: as for `load`. store: a vector store of `index`, for /search. host: by default
+    reachable from this machine only. port: 0 for any free one. api_key_file: the key that clients must send;
+    by default the variable BERTKIT_API_KEY, or none. max_batch_tokens: estimated, of a row and of a call.
+    max_client_batch_size: rows per request. max_concurrent_requests: further ones get a 429. payload_limit:
+    bytes of a body. timeout: seconds to read a body, and again to answer. Raises UserError, ModelError or
+    DataError.
 
     >>> bertkit.serve("runs/quickstart", port=8000)  # doctest: +SKIP
     """
@@ -88,14 +90,20 @@ def serve(
 
 
 def run(
-    predictor: Predictor, source: str, store: Store | None = None, *, host: str, port: int, limits: Limits,
+    predictor: Predictor,
+    source: str,
+    store: Store | None = None,
+    *,
+    host: str,
+    port: int,
+    limits: Limits,
     api_key: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Answer until SIGTERM or Ctrl-C, then all accepted requests, within the limits' timeout.
 
-    source: where the model was loaded from. store: for /search. port: 0 for any free one. api_key: what clients must
-    send; None: nothing. Raises UserError where the address cannot be used or requests are no longer answered,
-    ModelError where the model cannot answer.
+    source: where the model was loaded from. store: for /search. port: 0 for any free one. api_key: what
+    clients must send; None: nothing. Raises UserError where the address cannot be used or requests are no
+    longer answered, ModelError where the model cannot answer.
     """
     # This loads libraries, and detects a damaged model before the first request
     list(predictor.stream([predictor.any_row(())]))
@@ -107,7 +115,9 @@ def run(
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
     if failure := app.state.batcher.failure:
-        raise UserError("the server", f"requests are no longer answered ({failure})", "Restart it and report the log.")
+        raise UserError(
+            "the server", f"requests are no longer answered ({failure})", "Restart it and report the log."
+        )
     logger.info("all accepted requests are answered")
 
 
@@ -145,9 +155,11 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens on this address. Raises UserError."""
     try:
-        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        # Accepted connections inherit this. asyncio does not know that they are TCP, and answers would wait 40 ms for
-        # an ACK.
+        listener = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+        # Accepted connections inherit this. asyncio does not know that they are TCP, and answers would wait
+        # 40 ms for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except (OSError, OverflowError) as error:
@@ -160,7 +172,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Replace uvicorn's handling of signals: it ends by raising the signal again, and the exit code would not be 0.
+    """Replace uvicorn's handling of signals: it ends by raising the signal again, and the exit code would not
+    be 0.
 
     A signal before uvicorn has installed its own handlers stops the server too.
     """

@@ -50,7 +50,9 @@ class Service:
         self.search_threads = ThreadPoolExecutor(MAX_SEARCHES, thread_name_prefix="bertkit-search")
 
     def predict_types(self) -> tuple[Any, Any]:
-        """Request and response of /predict. A text classifier also accepts text-embeddings-inference's `inputs`."""
+        """Request and response of /predict. A text classifier also accepts text-embeddings-inference's
+        `inputs`.
+        """
         answers = described(list_of(answer_type(self.task)), "one per row, in the order of the rows")
         request = schema("PredictRequest", "Rows.", rows=self.reader.annotation)
         response = schema("PredictResponse", "Answers.", answers=answers)
@@ -109,11 +111,15 @@ class Service:
         answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
         options = {**body.model_dump(include={"top_k", "filter", "hybrid"}), "timeout": self.limits.timeout}
         pairs = list(zip(texts, answers, strict=True))
-        hits = await self._searched(lambda: [search(store, text, each["vector"], **options) for text, each in pairs])
+        hits = await self._searched(
+            lambda: [search(store, text, each["vector"], **options) for text, each in pairs]
+        )
         return lambda: {"hits": hits if body.query is None else hits[0]}
 
     async def _searched(self, find: Callable[[], Any]) -> Any:
-        """What the function returns in a thread for searches. Raises as `guarded`, and Refused: 504 if it is late."""
+        """What the function returns in a thread for searches. Raises as `guarded`, and Refused: 504 if it is
+        late.
+        """
         try:
             async with asyncio.timeout(self.limits.timeout):  # the time that it waits for a thread included
                 loop = asyncio.get_running_loop()
@@ -125,14 +131,17 @@ class Service:
         """/tokenize: the tokens of each text."""
         texts = list(map(replace_surrogates, tei.as_list(body.inputs)))
         self._require_limits([{"text": text} for text in texts], "inputs")
-        tokens = await self.batcher.call(lambda: tei.tokens(self.task.tokenizer, texts, body.add_special_tokens))
+        tokens = await self.batcher.call(
+            lambda: tei.tokens(self.task.tokenizer, texts, body.add_special_tokens)
+        )
         return lambda: tokens
 
     def _require_limits(self, rows: list[Row], name: str) -> None:
-        """Raises Refused for no rows, too many, and too long or empty ones. name: of the field that holds them.
+        """Raises Refused for no rows, too many, and too long or empty ones. name: of the field that holds
+        them.
 
-        Only answers to `rows` can say that a row was empty; elsewhere it is refused, as text-embeddings-inference does.
-        """
+        Only answers to `rows` can say that a row was empty; elsewhere it is refused, as
+        text-embeddings-inference does."""
         if not rows:
             raise Refused(400, f"`{name}` is empty", "Empty")
         self.limits.require_count(len(rows), name)
@@ -144,7 +153,8 @@ class Service:
                 raise Refused(400, f"`{name}`, item {number}: an empty text", "Empty")
 
     async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
-        """The answers. Raises Refused as `_require_limits`, and where texts are cut though the request forbids it.
+        """The answers. Raises Refused as `_require_limits`, and where texts are cut though the request
+        forbids it.
 
         name: of the field that holds the rows. request: where it is one that may forbid to cut texts.
         """

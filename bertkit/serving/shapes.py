@@ -118,7 +118,9 @@ class SearchRequest(pipelines.Request):
         """The queries. Raises Refused where their documents are too many."""
         texts = self.queries if self.query is None else [self.query]
         if len(texts or ()) * self.top_k > MAX_HITS:
-            raise Refused(413, f"`top_k` documents for each query: more than {MAX_HITS:,} in all", "Validation")
+            raise Refused(
+                413, f"`top_k` documents for each query: more than {MAX_HITS:,} in all", "Validation"
+            )
         return texts or []
 
 
@@ -132,5 +134,7 @@ SearchHit = schema(
     **dict.fromkeys(("text", "title"), str),
     metadata=described(Json, "its other columns"),
 )
-_hits = described(list_of(SearchHit) | list_of(list_of(SearchHit)), "best first; with `queries` a list per query")
+_hits = described(
+    list_of(SearchHit) | list_of(list_of(SearchHit)), "best first; with `queries` a list per query"
+)
 SearchResponse = schema("SearchResponse", "Documents.", hits=_hits)

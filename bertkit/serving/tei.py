@@ -31,14 +31,17 @@ Pair = Annotated[list[str], Field(min_length=1, max_length=2)]
 Pairs = Annotated[list[Pair], Field(fail_fast=True)]
 Prompt = Annotated[Literal["query", "document"] | None, Field(description="prepend this prefix of the model")]
 Dimensions = Annotated[
-    int | None, Field(ge=1, description="keep the first numbers of each vector, before it is scaled to length 1")
+    int | None,
+    Field(ge=1, description="keep the first numbers of each vector, before it is scaled to length 1"),
 ]
 Row = dict[str, Any]
 FUNCTIONS = {"single-label": "softmax", "multi-label": "sigmoid"}  # of a classifier's logits
 
 
 class _Truncatable(Request):
-    truncate: bool | None = Field(True, description="false: a text beyond the maximum length is refused, not cut")
+    truncate: bool | None = Field(
+        True, description="false: a text beyond the maximum length is refused, not cut"
+    )
     truncation_direction: Literal["right", "Right"] = Field("right", description="the end that is cut")
 
 
@@ -82,7 +85,9 @@ class LabelParameters(Request):
     """What InferenceClient sends with a text to classify."""
 
     top_k: TopK = None
-    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(None, description="the model's own")
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(
+        None, description="the model's own"
+    )
 
 
 class ClassifyRequest(_Truncatable):
@@ -92,11 +97,16 @@ class ClassifyRequest(_Truncatable):
     raw_scores: Literal[False] = Field(
         False, description="scores are calibrated probabilities; logits are not available"
     )
-    parameters: LabelParameters | None = Field(None, description="InferenceClient's; with them, always a list of lists")
+    parameters: LabelParameters | None = Field(
+        None, description="InferenceClient's; with them, always a list of lists"
+    )
 
 
 Prediction = schema(
-    "Prediction", "A label and its probability; for a regression `score` and the value.", label=str, score=float
+    "Prediction",
+    "A label and its probability; for a regression `score` and the value.",
+    label=str,
+    score=float,
 )
 _text = described(str | None, "with return_text")
 Rank = schema("Rank", "One of the request's texts, by its index.", index=int, score=float, text=(_text, None))
@@ -133,7 +143,8 @@ def as_list(texts: Texts) -> list[str]:
 
 
 def embed_rows(task: Any, texts: Sequence[str], prompt: str | None) -> list[Row]:
-    """Rows of texts, with the model's prefix for queries or documents. prompt: query, document, or None for neither.
+    """Rows of texts, with the model's prefix for queries or documents. prompt: query, document, or None for
+    neither.
 
     An empty text stays empty, so that it is refused.
     """
@@ -145,7 +156,9 @@ def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None =
     """`(texts, size)` fp32, of the first `dimensions` numbers. Raises Refused where there are not as many."""
     table = np.array([answer["vector"] for answer in answers], dtype=np.float32)
     if dimensions is not None and dimensions > table.shape[1]:
-        raise Refused(422, f"dimensions: {dimensions}; the model's vectors have {table.shape[1]}", "Validation")
+        raise Refused(
+            422, f"dimensions: {dimensions}; the model's vectors have {table.shape[1]}", "Validation"
+        )
     table = table[:, :dimensions]
     return unit(table) if normalize else table
 
@@ -154,14 +167,18 @@ def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: st
     """The response of /v1/embeddings. Like OpenAI's, its vectors have unit length."""
     table = vectors(answers, True, request.dimensions)
     in_base64 = request.encoding_format == "base64"
-    encoded = [base64.b64encode(v.astype("<f4").tobytes()).decode() for v in table] if in_base64 else table.tolist()
+    encoded = (
+        [base64.b64encode(v.astype("<f4").tobytes()).decode() for v in table] if in_base64 else table.tolist()
+    )
     data = [{"object": "embedding", "embedding": each, "index": index} for index, each in enumerate(encoded)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
 def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) -> list[Json]:
-    """Texts by descending score; ties in the order of the request. activation: of the model, applied to its logits."""
+    """Texts by descending score; ties in the order of the request. activation: of the model, applied to its
+    logits.
+    """
     scores = [answer["score"] for answer in answers]
     if request.raw_scores and activation == "sigmoid":
         # 0 and 1 have no logit
@@ -172,7 +189,9 @@ def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) ->
         scores = expit(scores).tolist()
     table = [{"index": index, "score": score} for index, score in enumerate(scores)]
     if request.return_text:
-        table = [row | {"text": replace_surrogates(text)} for row, text in zip(table, request.texts, strict=True)]
+        table = [
+            row | {"text": replace_surrogates(text)} for row, text in zip(table, request.texts, strict=True)
+        ]
     # By the model's own scores: their sigmoid may be 1 for several texts.
     return sorted(table, key=lambda row: -answers[row["index"]]["score"])
 
@@ -201,18 +220,24 @@ def _tokens_of(text: str, encoding: Any) -> list[Json]:
 def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
     """Rows of texts or pairs.
 
-    Raises Refused for texts if the model reads pairs, and vice versa, and for another function than the model's own.
-    """
+    Raises Refused for texts if the model reads pairs, and vice versa, and for another function than the
+    model's own."""
     wanted = body.parameters and body.parameters.function_to_apply
     own = FUNCTIONS.get(task.kind, "none")
     if wanted not in (None, own):
-        raise Refused(422, f"parameters.function_to_apply: this model's is {own}; it cannot be changed", "Validation")
+        raise Refused(
+            422, f"parameters.function_to_apply: this model's is {own}; it cannot be changed", "Validation"
+        )
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     items = inputs if _is_batch(inputs) else [inputs]
     size = 2 if task.options.pair else 1
     for number, item in enumerate(items, 1):
         if len(item) != size and (task.options.pair is not None or len(item) != len(items[0])):
-            reads = "pairs: [text, text], or [[text, text], …]" if size == 2 else "single texts: text, or [[text], …]"
+            reads = (
+                "pairs: [text, text], or [[text, text], …]"
+                if size == 2
+                else "single texts: text, or [[text], …]"
+            )
             raise Refused(422, f"input {number} has {len(item)} texts; the model reads {reads}", "Validation")
     return [{"text": i[0]} if len(i) == 1 else {"text_a": i[0], "text_b": i[1]} for i in items]
 
@@ -228,7 +253,9 @@ def classified(task: Task, body: ClassifyRequest, answers: Sequence[Answer]) -> 
 def predictions(answer: Answer) -> list[Json]:
     """All labels of an answer, most probable first."""
     scores = answer.get("scores", {"score": answer.get("score", 0.0)})
-    return [{"label": name, "score": score} for name, score in sorted(scores.items(), key=lambda pair: -pair[1])]
+    return [
+        {"label": name, "score": score} for name, score in sorted(scores.items(), key=lambda pair: -pair[1])
+    ]
 
 
 def refuse_truncated(answers: Sequence[Answer], request: Request | None, max_length: int) -> None:
@@ -246,5 +273,8 @@ def model_type(task: Any) -> Json:
         return {"embedding": {"pooling": task.options.pooling}}
     kind = {"text-classification": "classifier", "text-ranking": "reranker"}.get(task.pipeline)
     names = (kind == "classifier" and task.names) or ["score"]
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    labels = {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
     return {kind: labels} if kind else {}

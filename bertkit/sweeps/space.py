@@ -1,4 +1,6 @@
-"""The search space: a YAML file of recipe keys, each with a range or a list of choices, checked against the recipe."""
+"""The search space: a YAML file of recipe keys, each with a range or a list of choices, checked against the
+recipe.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,16 @@ _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
 
 # keys that no trial may change -> why
 FIXED: Mapping[str, str] = {
-    "seeds": "every trial has the recipe's first seed; `confirm` sets the number of fresh seeds for the winner",
+    "seeds": (
+        "every trial has the recipe's first seed; `confirm` sets the number of fresh seeds for the winner"
+    ),
     "data": "scores on other rows cannot be compared",
     "task.name": "scores of other tasks cannot be compared",
     "training.metric_for_best_model": "scores by other metrics cannot be compared",
     "hub": "a trial is not pushed",
-    **dict.fromkeys(("folds", "verify", "explain", "checkpoints", "expected"), "it changes no score on validation"),
+    **dict.fromkeys(
+        ("folds", "verify", "explain", "checkpoints", "expected"), "it changes no score on validation"
+    ),
 }
 
 
@@ -45,7 +51,9 @@ class Range(Section):
         with warnings.catch_warnings(action="error"):
             if float in map(type, (self.low, self.high, self.step)):
                 return FloatDistribution(self.low, self.high, self.log, self.step)
-            return IntDistribution(int(self.low), int(self.high), self.log, 1 if self.step is None else int(self.step))
+            return IntDistribution(
+                int(self.low), int(self.high), self.log, 1 if self.step is None else int(self.step)
+            )
 
 
 Space = dict[str, BaseDistribution]
@@ -79,11 +87,14 @@ def decoded(stored: Any) -> Any:
 
 def brief(value: Any) -> str:
     """A value for people; floats with four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return (
+        f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    )
 
 
 def read_space(source: str | Path | Record, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
-    """The space, a report for further problems, and the recipe with each value alone, by the value's path in the file.
+    """The space, a report for further problems, and the recipe with each value alone, by the value's path in
+    the file.
 
     Raises RecipeError with all problems of the file, its keys and values.
     """

@@ -1,4 +1,6 @@
-"""`sweep`: search for the settings that score best, then compare the winner with the base recipe on fresh seeds."""
+"""`sweep`: search for the settings that score best, then compare the winner with the base recipe on fresh
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class Sweep:
         rank = ("complete", "pruned", "fail")
         keys = list(dict.fromkeys(key for trial in trials for key in trial["changes"]))
         rows = [["trial", "outcome", *(key.rpartition(".")[2] for key in keys)]]
-        for trial in sorted(trials, key=lambda t: (rank.index(t["state"]), -(t["score"] or 0.0), t["number"])):
+        for trial in sorted(
+            trials, key=lambda t: (rank.index(t["state"]), -(t["score"] or 0.0), t["number"])
+        ):
             changes = {key: brief(value) for key, value in trial["changes"].items()}
             rows.append([str(trial["number"]), trial["outcome"], *(changes.get(key, "base") for key in keys)])
         return columns(rows)
@@ -86,12 +90,13 @@ def sweep(
 ) -> Sweep:
     """Search a space of settings in sequential trials; train the winner on fresh seeds; write the results.
 
-    recipe, data, overrides: as for `train`. space: key of the recipe -> {low, high, log, step} or a list of choices;
+    recipe, data, overrides: as for `train`. space: key of the recipe -> {low, high, log, step} or a list of
+    choices;
     or a YAML file of this.
-    trials: in total; trial 0 is the base recipe. timeout: seconds after which no trial starts. confirm: fresh seeds.
-    The same call resumes an interrupted sweep; with more trials it continues a finished one. Values are proposed by a
-    tree-structured Parzen estimator (Bergstra et al. 2011); weak trials are stopped by the median rule
-    (Golovin et al. 2017).
+    trials: in total; trial 0 is the base recipe. timeout: seconds after which no trial starts. confirm: fresh
+    seeds. The same call resumes an interrupted sweep; with more trials it continues a finished one. Values
+    are proposed by a tree-structured Parzen estimator (Bergstra et al. 2011); weak trials are stopped by the
+    median rule (Golovin et al. 2017).
 
     Raises UserError, RecipeError or DataError with all problems before anything is trained.
 
@@ -123,11 +128,15 @@ def sweep(
 
 def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
     numbers = {"trials": trials, "confirm": confirm}
-    problems = [Problem(name, f"must be at least 1, got {value}") for name, value in numbers.items() if value < 1]
+    problems = [
+        Problem(name, f"must be at least 1, got {value}") for name, value in numbers.items() if value < 1
+    ]
     if timeout is not None and timeout <= 0:
         problems.append(Problem("timeout", f"must be more than 0 seconds, is {timeout}"))
     if processes.world() > 1:
-        problems.append(Problem("", "a sweep is one process", "Start it without torchrun and accelerate launch."))
+        problems.append(
+            Problem("", "a sweep is one process", "Start it without torchrun and accelerate launch.")
+        )
     if problems:
         raise UserError(problems)
 
@@ -139,7 +148,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> Job:
-    """Check the base recipe and each value of the space against data, model and transformers. Raises UserError.
+    """Check the base recipe and each value of the space against data, model and transformers. Raises
+    UserError.
 
     Returns the job of the base recipe.
     """
@@ -167,13 +177,17 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
                 report.add(KeyProblem(path, f"is scored by {headline}, the base recipe by {metric}"))
         except UserError as error:
             for problem in error.problems:
-                report.add(KeyProblem(path, f"{problem.where}: {problem.what}".removeprefix(": "), problem.fix))
+                report.add(
+                    KeyProblem(path, f"{problem.where}: {problem.what}".removeprefix(": "), problem.fix)
+                )
     report.raise_if_any()
     return job
 
 
 def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Json:
-    """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
+    """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of
+    sweep.json.
+    """
     if all(trial.value is None for trial in search.finished()):
         raise UserError(
             search.folder,
@@ -196,16 +210,26 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Jso
         pair = _paired(base_run, run)
     else:
         shutil.rmtree(folder / "defaults", ignore_errors=True)
-    lines = verdict(search.metric, winner.number, winner.value or 0.0, scores["best"], scores.get("defaults"), pair)
+    lines = verdict(
+        search.metric, winner.number, winner.value or 0.0, scores["best"], scores.get("defaults"), pair
+    )
     changed = ", ".join(f"{key}={brief(value)}" for key, value in changes.items()) or "nothing"
     head = "".join(f"# {line}\n" for line in [*lines, f"Changed: {changed}"])
-    write_text(folder / "best.yaml", head + to_yaml(best.model_copy(update={"hub": recipe.hub, "folds": recipe.folds})))
+    write_text(
+        folder / "best.yaml",
+        head + to_yaml(best.model_copy(update={"hub": recipe.hub, "folds": recipe.folds})),
+    )
     return {
         "headline": search.metric,
         "split": "validation",
         "trials": [
-            {"number": t.number, "state": t.state.name.lower(), "changes": search.changes(t), "score": t.value,
-             "outcome": outcome(t, search.metric)}
+            {
+                "number": t.number,
+                "state": t.state.name.lower(),
+                "changes": search.changes(t),
+                "score": t.value,
+                "outcome": outcome(t, search.metric),
+            }
             for t in search.finished()
         ],
         "winner": winner.number,
@@ -215,7 +239,7 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Jso
         "interval": run.results["splits"]["validation"]["intervals"].get(search.metric),
         "better": lines[0].startswith("Better"),
         "verdict": lines,
-    }  # fmt: skip
+    }
 
 
 def _scores(run: Run) -> list[float]:
@@ -246,7 +270,9 @@ def verdict(
     """
     seeds = counted(len(best), "fresh seed")
     if base is None or pair is None:
-        return [f"No trial is better than the base recipe: {metric} {mean_and_sd(best)} on validation, {seeds}."]
+        return [
+            f"No trial is better than the base recipe: {metric} {mean_and_sd(best)} on validation, {seeds}."
+        ]
     means = f"{metric} {mean_and_sd(best)}, base {mean_and_sd(base)}, on validation, mean of {seeds}"
     wins = sum(ours > theirs for ours, theirs in zip(best, base, strict=True))
     if fmean(best) <= fmean(base):
@@ -254,7 +280,10 @@ def verdict(
     else:
         said = "Better than" if pair.better == pair.names[1] else "NOT distinguishable from"
         lines = [f"{said} the base recipe, with a higher score for {wins} of {seeds}: {means}.", pair.verdict]
-    return [*lines, f"Trial {winner} scored {search_score:.4f} in the search: optimistic, as the best of many trials."]
+    return [
+        *lines,
+        f"Trial {winner} scored {search_score:.4f} in the search: optimistic, as the best of many trials.",
+    ]
 
 
 def mean_and_sd(scores: Sequence[float]) -> str:

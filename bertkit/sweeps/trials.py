@@ -1,4 +1,6 @@
-"""The trials of a sweep: an optuna study on disk and a run folder per trial; interrupted trials are resumed."""
+"""The trials of a sweep: an optuna study on disk and a run folder per trial; interrupted trials are
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -91,12 +93,16 @@ class Search:
                 self.study.tell(trial, score, state)
                 self._delete_weights(number)
                 done = self.finished()[-1]
-                names = [f"{key.rpartition('.')[2]} {brief(value)}" for key, value in self.changes(done).items()]
+                names = [
+                    f"{key.rpartition('.')[2]} {brief(value)}" for key, value in self.changes(done).items()
+                ]
                 what = outcome(done, self.metric)
                 logger.info("trial %d: %s (%s)", number, what, ", ".join(names) or "the base recipe")
 
     def recipe(self, changes: Record) -> Recipe:
-        """The recipe with these changes: key -> value. Raises RecipeError where they contradict each other."""
+        """The recipe with these changes: key -> value. Raises RecipeError where they contradict each
+        other.
+        """
         return self.base.with_(*(f"{key}={json.dumps(value)}" for key, value in changes.items()))
 
     def changes(self, trial: Trial | FrozenTrial) -> Json:
@@ -122,7 +128,9 @@ class Search:
         return self.study.ask()
 
     def _result(self, trial: Trial, known: list[FrozenTrial]) -> tuple[float | None, TrialState, Json]:
-        """Propose the trial's values and train it; returns its score, its state, and what `outcome` says besides."""
+        """Propose the trial's values and train it; returns its score, its state, and what `outcome` says
+        besides.
+        """
         base = self._base_values()
         for key, distribution in self.space.items():
             if trial.number or key in base:  # so that the sampler learns from the base recipe too
@@ -155,7 +163,9 @@ class Search:
             with suppress(KeyError, TypeError):  # a section that the base recipe does not have
                 value = reduce(getitem, key.split("."), settings)
                 if contains(distribution, value):
-                    values[key] = json.dumps(value) if isinstance(distribution, CategoricalDistribution) else value
+                    values[key] = (
+                        json.dumps(value) if isinstance(distribution, CategoricalDistribution) else value
+                    )
         return values
 
     def _delete_weights(self, number: int) -> None:
@@ -174,7 +184,9 @@ def outcome(trial: FrozenTrial, metric: str) -> str:
 
 
 def train_or_resume(recipe: Recipe, folder: Path, *callbacks: TrainerCallback) -> Run:
-    """The finished run of this recipe in this folder: it is resumed if it was begun; a run of another is replaced."""
+    """The finished run of this recipe in this folder: it is resumed if it was begun; a run of another is
+    replaced.
+    """
     file = folder / "recipe.yaml"
     resume = file.is_file() and file.read_text(encoding="utf-8") == to_yaml(recipe)
     if not resume:
@@ -192,7 +204,9 @@ def stored_study(file: Path) -> Study:
 
 
 def open_study(file: Path, facts: Record) -> tuple[Study, JournalStorage]:
-    """The study in this journal, created if there is none. Raises UserError if it is damaged or its facts differ."""
+    """The study in this journal, created if there is none. Raises UserError if it is damaged or its facts
+    differ.
+    """
     # A killed process leaves its lock, and half a line.
     for lock in file.parent.glob(f"{file.name}.lock*"):
         lock.unlink()
@@ -204,8 +218,16 @@ def open_study(file: Path, facts: Record) -> tuple[Study, JournalStorage]:
         if NAME in [each.study_name for each in storage.get_all_studies()]:
             study = load_study(study_name=NAME, storage=storage, pruner=MedianPruner())
         else:
-            study = create_study(study_name=NAME, storage=storage, pruner=MedianPruner(), direction="maximize")
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:  # optuna asserts its codes
+            study = create_study(
+                study_name=NAME, storage=storage, pruner=MedianPruner(), direction="maximize"
+            )
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+    ) as error:  # optuna asserts its codes
         raise UserError(file, f"is damaged: {error}", "Name another folder.") from error
     before = study.user_attrs
     for name, value in facts.items():

@@ -1,4 +1,5 @@
-"""The tasks: those of bertkit, one file each; those that installed packages announce; and those of `register`.
+"""The tasks: those of bertkit, one file each; those that installed packages announce; and those of
+`register`.
 
 An author imports what a task is made of from here. A package announces a task as an entry point of the group
 `bertkit.tasks`, by the task's name; its class is imported when the task is asked for.
@@ -71,7 +72,7 @@ __all__ = [
     "window_emissions",
     "word_logits",
     "words_of_rows",
-]  # fmt: skip
+]
 
 T = TypeVar("T", bound=Task)
 
@@ -97,9 +98,9 @@ _PACKAGE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?) [\w.!+-]+", r
 def register(task: type[T]) -> type[T]:
     """Let this process use a task of your own, by its name; also as a decorator. Returns the class.
 
-    Other processes know it only if they register it too: a package announces it instead. A second class of the same
-    name replaces the first, as where a notebook's cell is run again. Raises RecipeError where the name is taken, or
-    the class is not a complete task.
+    Other processes know it only if they register it too: a package announces it instead. A second class of
+    the same name replaces the first, as where a notebook's cell is run again. Raises RecipeError where the
+    name is taken, or the class is not a complete task.
 
     >>> @bertkit.register  # doctest: +SKIP
     ... class WordNumbers(bertkit.tasks.Task): ...
@@ -132,7 +133,8 @@ def find_task(name: object) -> type[Task] | None:
 def get_task(name: str, package: object = None) -> type[Task]:
     """The task of this name. package: what a config.json, which anyone may have written, says that it is of.
 
-    Raises RecipeError: there is no such task, with the package to install; or it cannot be used, with the reason.
+    Raises RecipeError: there is no such task, with the package to install; or it cannot be used, with the
+    reason.
     """
     if task := OURS.get(name) or _OTHERS.get(name):
         return task
@@ -145,7 +147,9 @@ def get_task(name: str, package: object = None) -> type[Task]:
             )
         names = task_names()
         raise RecipeError(
-            "task.name", f"no task {short_repr(name)}{did_you_mean(name, names)}", f"known: {', '.join(names)}"
+            "task.name",
+            f"no task {short_repr(name)}{did_you_mean(name, names)}",
+            f"known: {', '.join(names)}",
         )
     other: type[Task] | str = plugins.load(GROUP, name, _fault)
     if isinstance(other, str):
@@ -159,7 +163,9 @@ def announced_packages() -> dict[str, str]:
 
 
 def package_of(name: str) -> str | None:
-    """Name and version of the package that announces this task; None of our own, and of one that was registered."""
+    """Name and version of the package that announces this task; None of our own, and of one that was
+    registered.
+    """
     return announced_packages().get(name)
 
 
@@ -179,7 +185,9 @@ def _fault(task: object, name: str) -> str:
     """Why a class cannot be the task of this name; empty if it can."""
     if not (isinstance(task, type) and issubclass(task, Task)):
         return f"{short_repr(task)} is not a subclass of bertkit.tasks.Task"
-    missing = [member for member in ("name", "Options", "schema", "forms") if getattr(task, member, None) is None]
+    missing = [
+        member for member in ("name", "Options", "schema", "forms") if getattr(task, member, None) is None
+    ]
     if missing := [*missing, *sorted(getattr(task, "__abstractmethods__", ()))]:
         return f"it lacks {', '.join(missing)}"
     if task.name != name:

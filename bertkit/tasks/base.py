@@ -1,8 +1,9 @@
 """The contract of a task: what training, evaluation and prediction need to know of one use of an encoder.
 
-A task is an immutable class in one file, of this folder or of another package. It turns rows (the user's examples, in
-canonical columns) into features (model inputs), and model outputs into answers and scores. What other programs need for
-a task (explanations, report, HTTP schemas, soft targets) is an optional member, or for ours a table in their folder.
+A task is an immutable class in one file, of this folder or of another package. It turns rows (the user's
+examples, in canonical columns) into features (model inputs), and model outputs into answers and scores. What
+other programs need for a task (explanations, report, HTTP schemas, soft targets) is an optional member, or
+for ours a table in their folder.
 
 Heavy libraries are imported inside the methods that need them, so that recipes can be read without them.
 """
@@ -23,7 +24,16 @@ from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import MAX_PROBLEMS, Checked, RowRules, Table, first_features, numbers, on_disk, release
+from bertkit.data.table import (
+    MAX_PROBLEMS,
+    Checked,
+    RowRules,
+    Table,
+    first_features,
+    numbers,
+    on_disk,
+    release,
+)
 from bertkit.data.word_spans import Unit
 from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.encoding.texts import length_findings
@@ -73,11 +83,17 @@ class Task(ABC, Generic[O]):
     name: ClassVar[str]  # the Hub's pipeline tag, where it has one
     schema: ClassVar[Schema]  # columns, inputs, targets, context, groups
     forms: ClassVar[Sequence[AnswerForm]]  # of answers, which depend on the row and on the options
-    padding: ClassVar[Mapping[str, int | float]] = {}  # token-level columns besides the tokenizer's -> padding value
+    padding: ClassVar[
+        Mapping[str, int | float]
+    ] = {}  # token-level columns besides the tokenizer's -> padding value
     reduce_inputs: ClassVar[Sequence[str]] = ()  # batch columns that `reduce` reads
-    chunk_size: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
+    chunk_size: ClassVar[int] = (
+        4096  # rows answered at a time; the same everywhere, so that batches are the same
+    )
     shares_encoder: ClassVar[bool] = False  # whether it may be trained with other tasks, over one encoder
-    pipeline: ClassVar[str] = ""  # that of transformers whose clients a server answers, of those in serving/shapes.py
+    pipeline: ClassVar[str] = (
+        ""  # that of transformers whose clients a server answers, of those in serving/shapes.py
+    )
     usage: ClassVar[Usage | None] = None  # see `usage_of`
     no_graph: ClassVar[tuple[str, str] | None] = None  # why it cannot be exported, and what to do instead
     no_words: ClassVar[str] = "there is nothing to explain"  # of an answer that depends on no word
@@ -85,7 +101,9 @@ class Task(ABC, Generic[O]):
     explained: ClassVar[Any] = (
         None  # (read), see explanations/targets.py -> what, unit and parts of each number behind it
     )
-    mistake: ClassVar[Any] = None  # (options, a row with its `answer`) -> gold, answer, how far off; None where right
+    mistake: ClassVar[Any] = (
+        None  # (options, a row with its `answer`) -> gold, answer, how far off; None where right
+    )
     soft_targets: ClassVar[Any] = None  # () -> the values of `SoftTargets`, see attachments/soft_targets.py
 
     options: O
@@ -107,7 +125,8 @@ class Task(ABC, Generic[O]):
 
     @classmethod
     def decide_options(cls, options: O, tables: Mapping[str, Table]) -> tuple[O, list[Finding]]:
-        """The options with what the training rows decide, as they were read: before `validate_rows`. Default: as given.
+        """The options with what the training rows decide, as they were read: before `validate_rows`. Default:
+        as given.
 
         tables: the rows by split; train may be missing where a trained model is scored.
         """
@@ -127,7 +146,10 @@ class Task(ABC, Generic[O]):
     def usage_of(cls, options: O) -> Usage:
         """How the model card shows it in use. Default: `usage`; where there is none, with bertkit alone."""
         columns = {name: cls.schema.columns[name] for name in sorted(cls.schema.inputs[0])}
-        row = {name: ["your", "words"] if column.holds == "words" else "your text" for name, column in columns.items()}
+        row = {
+            name: ["your", "words"] if column.holds == "words" else "your text"
+            for name, column in columns.items()
+        }
         return cls.usage or Usage('"your text"' if {"text"} in cls.schema.inputs else repr(row))
 
     @classmethod
@@ -135,13 +157,14 @@ class Task(ABC, Generic[O]):
     def infer_options(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """What the training rows decide (labels, kind, weights): option -> value.
 
-        class_names: names and order of the target in the data set itself (ClassLabel). Raises DataError where rows and
-        options contradict each other.
+        class_names: names and order of the target in the data set itself (ClassLabel). Raises DataError where
+        rows and options contradict each other.
         """
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
-        """For a model not trained by bertkit: options that are not defaults, and its limit in tokens, if it has one.
+        """For a model not trained by bertkit: options that are not defaults, and its limit in tokens, if it
+        has one.
 
         Raises ModelError.
         """
@@ -168,7 +191,9 @@ class Task(ABC, Generic[O]):
 
     def always_has(self, name: str) -> bool:
         """Whether every answer of this model has the field."""
-        return all(any(each.name == name and not each.optional for each in form.fields) for form in self.answers)
+        return all(
+            any(each.name == name and not each.optional for each in form.fields) for form in self.answers
+        )
 
     @property
     def decision(self) -> Decision:
@@ -200,17 +225,19 @@ class Task(ABC, Generic[O]):
     @abstractmethod
     def encode(self, rows: Dataset) -> Dataset:
         """A chunk of rows -> features. A row may give several; `row` says which, `length` counts tokens, and
-        `unread` is that of `encoding.pieces`, where there are texts. Of tasks that generate a text, `target_length`
-        counts the tokens of the target.
+        `unread` is that of `encoding.pieces`, where there are texts. Of tasks that generate a text,
+        `target_length` counts the tokens of the target.
 
-        Rows and features are Datasets, or `Columns`, which have the methods of Dataset that tasks use. Columns named in
-        `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot be read.
-        """
+        Rows and features are Datasets, or `Columns`, which have the methods of Dataset that tasks use.
+        Columns named in `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot
+        be read."""
 
     def features(self, rows: Dataset) -> Dataset:
-        """`encode` of all rows, at least one, on disk, in the order of training: those of a unit are adjacent.
+        """`encode` of all rows, at least one, on disk, in the order of training: those of a unit are
+        adjacent.
 
-        `row` is counted from the first. Raises RowsError with what is wrong in all chunks, and DataError where the
+        `row` is counted from the first. Raises RowsError with what is wrong in all chunks, and DataError
+        where the
         disk is full.
         """
         import pyarrow as pa
@@ -224,7 +251,9 @@ class Task(ABC, Generic[O]):
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
     ) -> dict[str, list[Any]]:
-        """Model inputs of these features. draw: (seed, epoch), for tasks that sample again in each epoch (masking)."""
+        """Model inputs of these features. draw: (seed, epoch), for tasks that sample again in each epoch
+        (masking).
+        """
         columns: dict[str, list[Any]] = features[indices]
         return columns
 
@@ -240,7 +269,9 @@ class Task(ABC, Generic[O]):
 
     @abstractmethod
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        """The pretrained encoder with this task's head, in fp32; without `new_head` every tensor must be saved."""
+        """The pretrained encoder with this task's head, in fp32; without `new_head` every tensor must be
+        saved.
+        """
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
         """Modules that transformers does not save (a CRF, a dense layer): name -> module."""
@@ -260,7 +291,8 @@ class Task(ABC, Generic[O]):
         return {}
 
     def scheduled(self, batch: Batch, progress: float) -> Batch:
-        """A collated micro-batch, on the CPU, as it is trained on at this progress of the training, from 0 to 1.
+        """A collated micro-batch, on the CPU, as it is trained on at this progress of the training, from 0 to
+        1.
 
         Called once per micro-batch, before `count`. Default: unchanged.
         """
@@ -272,7 +304,8 @@ class Task(ABC, Generic[O]):
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """The SUM of the losses of this batch, in nats, fp32, `()`; the trainer divides by the whole step's `count`.
+        """The SUM of the losses of this batch, in nats, fp32, `()`; the trainer divides by the whole step's
+        `count`.
 
         Where a task adds up several losses, each with its own count: `(losses,)`.
         """
@@ -282,14 +315,16 @@ class Task(ABC, Generic[O]):
         """The number of terms in `loss` for this batch; one number per loss."""
 
     def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor] | None:
-        """Outputs and labels as a user's `compute_loss_func` gets them: labels to compare with outputs one by one.
+        """Outputs and labels as a user's `compute_loss_func` gets them: labels to compare with outputs one by
+        one.
 
         Default: None, where the loss is of another form.
         """
         return None
 
     def finished(self: T, model: Any) -> T:
-        """The task of a model whose training is over: what only the training needed goes into the model's weights.
+        """The task of a model whose training is over: what only the training needed goes into the model's
+        weights.
 
         Called once, before the model is calibrated and saved. Default: nothing.
         """
@@ -305,7 +340,9 @@ class Task(ABC, Generic[O]):
         """
 
     def extra_outputs(self, reduced: Reduced) -> Reduced:
-        """Further outputs of an exported graph, for its readers without bertkit: name -> tensor. Default: none."""
+        """Further outputs of an exported graph, for its readers without bertkit: name -> tensor. Default:
+        none.
+        """
         return {}
 
     def items(self, arrays: Arrays) -> Sequence[Any]:
@@ -326,7 +363,9 @@ class Task(ABC, Generic[O]):
         """
 
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
-        """The one path of training, evaluation and prediction: encode, predict, decode, a chunk of rows at a time."""
+        """The one path of training, evaluation and prediction: encode, predict, decode, a chunk of rows at a
+        time.
+        """
         for items, features, part in predicted(self, rows, predict):
             yield from with_input_flags(self.decode(items, features, part), features)
 
@@ -346,7 +385,9 @@ class Task(ABC, Generic[O]):
         """The answers compared with the targets. Raises DataError where the rows have none."""
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
-        """Scores of baselines that this model must beat, by name. held_out: what their `fit` is for, as the model's."""
+        """Scores of baselines that this model must beat, by name. held_out: what their `fit` is for, as the
+        model's.
+        """
         return {}
 
 
@@ -373,23 +414,30 @@ def evaluate(
 ) -> Scores:
     """The scores of the model behind `predict` on these rows; fitted: after `Graded.after_fit` on these rows.
 
-    metrics: a user's own, in addition to the task's. Raises UserError where one does not return names and numbers.
+    metrics: a user's own, in addition to the task's. Raises UserError where one does not return names and
+    numbers.
     """
     graded = task.grade(DiskList(task.answer(rows, predict)), rows)
     return all_scores(graded.after_fit() if fitted else graded, metrics)
 
 
 def with_input_flags(answers: Sequence[Answer], features: Dataset) -> Iterator[Answer]:
-    """The answers, `empty` where a text of the row has no token, `unreadable` where one has only unknown tokens."""
+    """The answers, `empty` where a text of the row has no token, `unreadable` where one has only unknown
+    tokens.
+    """
     if "unread" not in features.column_names:
         yield from answers
         return
     starts = first_features(features)
-    for answer, little in zip(answers, np.maximum.reduceat(numbers(features, "unread"), starts).tolist(), strict=True):
+    for answer, little in zip(
+        answers, np.maximum.reduceat(numbers(features, "unread"), starts).tolist(), strict=True
+    ):
         yield {**answer, "empty": little == 2, "unreadable": little == 1}
 
 
-def predicted(task: Task, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:
+def predicted(
+    task: Task, rows: Dataset, predict: Predict
+) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:
     """Items, features and rows, a chunk of rows at a time."""
     for start in range(0, len(rows), task.chunk_size):
         features, part = encode_chunk(task, rows, start)
@@ -398,7 +446,9 @@ def predicted(task: Task, rows: Dataset, predict: Predict) -> Iterator[tuple[Seq
 
 
 def encode_chunk(task: Task, rows: Dataset, start: int) -> tuple[Dataset, Dataset]:
-    """The features of the chunk of rows that begins there, and these rows. Raises RowsError, numbered as `rows` is."""
+    """The features of the chunk of rows that begins there, and these rows. Raises RowsError, numbered as
+    `rows` is.
+    """
     part = rows.select(range(start, min(start + task.chunk_size, len(rows))))
     try:
         return task.encode(part), part
@@ -427,7 +477,9 @@ def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
 
 
 def _settled(kind: pa.DataType) -> pa.DataType:
-    """The type of a column by its first chunk; lists of whole numbers, or of nothing so far, take 4 bytes each."""
+    """The type of a column by its first chunk; lists of whole numbers, or of nothing so far, take 4 bytes
+    each.
+    """
     import pyarrow as pa
 
     if pa.types.is_list(kind):

@@ -78,7 +78,9 @@ def names_of(labels: Any) -> list[str]:
 
 
 def label_ids(labels: Any) -> dict[str, int]:
-    """Label name, or value in the data, -> label id; labels: {value in the data: name}, settled; else no ids."""
+    """Label name, or value in the data, -> label id; labels: {value in the data: name}, settled;
+    else no ids.
+    """
     values = labels if isinstance(labels, dict) else {}
     ids = {name: index for index, name in enumerate(names_of(labels))}
     return ids | {value: ids[name] for value, name in values.items()}
@@ -97,7 +99,9 @@ class Labelled:
         names = labels if isinstance(labels, dict) else {}
         if isinstance(labels, list):
             indices = {str(index): name for index, name in enumerate(labels)}
-            names = indices if indices.keys().isdisjoint(labels) else {}  # a value that could be either is itself
+            names = (
+                indices if indices.keys().isdisjoint(labels) else {}
+            )  # a value that could be either is itself
         columns = {
             name: column._replace(names=names) if column.holds in ("label", "labels") else column
             for name, column in cls.schema.columns.items()
@@ -140,9 +144,11 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
 
 
 def mean_and_deviation(targets: Iterable[float]) -> list[float]:
-    """Mean and standard deviation of these targets; 1 in place of the deviation of targets that are all equal.
+    """Mean and standard deviation of these targets; 1 in place of the deviation of targets that are all
+    equal.
 
-    Where a few make the deviation more than EXTREME times what the quartiles say: the median, and what they say.
+    Where a few make the deviation more than EXTREME times what the quartiles say: the median, and what they
+    say.
     """
     values = np.fromiter(targets, np.float64)
     low, median, high = np.percentile(values, [25, 50, 75]).tolist()
@@ -162,7 +168,10 @@ def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequen
     each = ([value] if column == "label" else value for value in column_values(rows, column))
     counts = Counter(name for several in each for name in {labels[value] for value in several})
     rows_of_labels = None if column == "label" else len(rows)
-    return {"labels": labels, "class_weights": settle_weights(options.class_weights, counts, names, rows_of_labels)}
+    return {
+        "labels": labels,
+        "class_weights": settle_weights(options.class_weights, counts, names, rows_of_labels),
+    }
 
 
 def weight_tensor(by_name: Any, names: Sequence[str], like: Tensor) -> Tensor | None:
@@ -203,9 +212,9 @@ def settle_weights(
 ) -> dict[str, float] | None:
     """Label name -> weight, for every label; None stays None. Raises DataError on a label that is not there.
 
-    auto: n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1. Of so many
-    `rows`, each with any number of labels: its rows without the label per row with it, at most HIGHEST_WEIGHT.
-    """
+    auto: n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1. Of
+    so many `rows`, each with any number of labels: its rows without the label per row with it, at most
+    HIGHEST_WEIGHT."""
     if wanted is None:
         return None
     if wanted == "auto" and rows is not None:
@@ -217,7 +226,8 @@ def settle_weights(
     unknown = [name for name in wanted if name not in names]
     if unknown:
         raise DataError(
-            "task.class_weights", f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(names)}"
+            "task.class_weights",
+            f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(names)}",
         )
     return {name: wanted.get(name, 1.0) for name in names}
 
@@ -236,7 +246,9 @@ def single_labels(
 
 
 def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds: Any) -> Answer:
-    """The labels whose probability reaches the threshold (for all, by label, or 0.5), and the `scores` of all."""
+    """The labels whose probability reaches the threshold (for all, by label, or 0.5), and the `scores` of
+    all.
+    """
     limits = calibration.label_thresholds(thresholds, names, 0.5)
     labels = [name for name, p, limit in zip(names, probabilities, limits, strict=True) if p >= limit]
     return {"labels": labels, "scores": dict(zip(names, probabilities, strict=True))}

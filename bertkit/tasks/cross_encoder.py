@@ -12,13 +12,20 @@ from bertkit.text import Json
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-ACTIVATIONS = {"sigmoid": "torch.nn.modules.activation.Sigmoid", "identity": "torch.nn.modules.linear.Identity"}
+ACTIVATIONS = {
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "identity": "torch.nn.modules.linear.Identity",
+}
 
 
 def settings(activation: str) -> Json:
-    """Fields of config.json that say how logits become scores, to CrossEncoder and to transformers' pipeline."""
+    """Fields of config.json that say how logits become scores, to CrossEncoder and to transformers'
+    pipeline.
+    """
     return {
-        "problem_type": "regression" if activation == "identity" else None,  # else the pipeline takes a sigmoid
+        "problem_type": "regression"
+        if activation == "identity"
+        else None,  # else the pipeline takes a sigmoid
         "sentence_transformers": {"activation_fn": ACTIVATIONS[activation]},
     }
 
@@ -31,13 +38,17 @@ def extra_files(max_length: int) -> Json:
     module = "sentence_transformers.base.modules.transformer.Transformer"
     return {
         "modules.json": [{"idx": 0, "name": "0", "path": "", "type": module}],
-        "sentence_bert_config.json": {"transformer_task": "sequence-classification", "max_seq_length": max_length},
+        "sentence_bert_config.json": {
+            "transformer_task": "sequence-classification",
+            "max_seq_length": max_length,
+        },
         "config_sentence_transformers.json": {"model_type": "CrossEncoder"},
     }
 
 
 def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int | None]:
-    """Activation and length limit of a model as CrossEncoder reads them: looked for where it looks, in its order.
+    """Activation and length limit of a model as CrossEncoder reads them: looked for where it looks, in its
+    order.
 
     Raises ModelError on a model with several outputs, and on activations other than sigmoid and identity.
     """

@@ -1,7 +1,7 @@
 """What a task declares of its answers: their fields, each with a role, and how labels follow from scores.
 
-Answers are JSON. Their line on a terminal, the columns of tables, the schema of the server, options such as `--top-k`
-and the formats of others are derived from here.
+Answers are JSON. Their line on a terminal, the columns of tables, the schema of the server, options such as
+`--top-k` and the formats of others are derived from here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ Role = Literal["label", "score", "span", "text", "vector", "number", "set", "mar
 class Key(NamedTuple):
     """A key of an answer.
 
-    role: label, a label's name or several; score, how certain the model is, or of each label; span, part of a text
-    or several; text, which the model writes; vector; number, any other; set, several candidates, best first; mark, what
-    a reader should know of the row. holds: a type; in brackets, a list of such. optional: some answers lack it.
-    """
+    role: label, a label's name or several; score, how certain the model is, or of each label; span, part of a
+    text
+    or several; text, which the model writes; vector; number, any other; set, several candidates, best first;
+    mark, what a reader should know of the row. holds: a type; in brackets, a list of such. optional: some
+    answers lack it."""
 
     name: str
     role: Role
@@ -30,8 +31,8 @@ class Key(NamedTuple):
 class AnswerForm(NamedTuple):
     """The fields of an answer, or of an item in its lists, in their order.
 
-    line: how it is shown on one line, such as `{label}  {score}`; two spaces separate parts; empty ones are left out.
-    """
+    line: how it is shown on one line, such as `{label}  {score}`; two spaces separate parts; empty ones are
+    left out."""
 
     name: str
     about: str
@@ -49,7 +50,9 @@ def form(name: str, about: str, *fields: Key, line: str = "") -> AnswerForm:
 class Decision(NamedTuple):
     """How an answer follows from scores."""
 
-    kind: Literal["single-label", "multi-label", "by cosine", "regression", ""] = ""  # by cosine: of two labels
+    kind: Literal["single-label", "multi-label", "by cosine", "regression", ""] = (
+        ""  # by cosine: of two labels
+    )
     threshold: str = ""  # the option that is its threshold
 
 

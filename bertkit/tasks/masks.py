@@ -25,18 +25,24 @@ class MaskedItem(NamedTuple):
 
 
 def filled(text: str, guesses: Sequence[BestTokens], tokenizer: PreTrainedTokenizerBase) -> Answer:
-    """The answer to a text with masks: their best tokens, and the text with the first of each in its place."""
+    """The answer to a text with masks: their best tokens, and the text with the first of each in its
+    place.
+    """
     masks = [
         [
             {"token": token.strip(), "id": number, "score": p}
-            for number, token, p in zip(ids, tokenizer.batch_decode([[i] for i in ids]), probabilities, strict=True)
+            for number, token, p in zip(
+                ids, tokenizer.batch_decode([[i] for i in ids]), probabilities, strict=True
+            )
         ]
         for ids, probabilities in guesses
     ]
     mask = str(tokenizer.mask_token)
     whole, *rest = text.split(mask)
     for place, part in enumerate(rest):
-        word = inserted(masks[place][0], whole, tokenizer) if place < len(masks) else mask  # one beyond max_length
+        word = (
+            inserted(masks[place][0], whole, tokenizer) if place < len(masks) else mask
+        )  # one beyond max_length
         whole += word + part
     return {"filled": whole, "masks": masks}
 

@@ -38,7 +38,11 @@ ID = Key("id", "number", int, "in the vocabulary")
 TOKEN = form("Token", "A token for a mask.", Key("token", "text", str), ID, SCORE, line="{token} {score}")
 OF_MASKS = Key("masks", "set", [[TOKEN]])
 FILLED = form(
-    "Filled", "A text with its masks filled.", Key("filled", "text", str), OF_MASKS, line="{filled}  ({masks})"
+    "Filled",
+    "A text with its masks filled.",
+    Key("filled", "text", str),
+    OF_MASKS,
+    line="{filled}  ({masks})",
 )
 MASKED_LOSS = form(
     "MaskedLoss",
@@ -76,8 +80,8 @@ class PretrainingOptions(TaskOptions):
 class Pretraining(Task[PretrainingOptions]):
     """BERT's two objectives (Devlin et al. 2019, section 3.1).
 
-    Masks and pairs are sampled again in each epoch, as a pure function of (seed, epoch, example); evaluation samples
-    once. The vocabulary's logits are computed at masked positions only. A text that holds the mask
+    Masks and pairs are sampled again in each epoch, as a pure function of (seed, epoch, example); evaluation
+    samples once. The vocabulary's logits are computed at masked positions only. A text that holds the mask
     token is not scored but filled.
     """
 
@@ -105,7 +109,9 @@ class Pretraining(Task[PretrainingOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def infer_options(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
+    def infer_options(
+        cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> OptionValues:
         """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
             raise DataError(
@@ -143,7 +149,9 @@ class Pretraining(Task[PretrainingOptions]):
         if short := int(rows.max()) + 1 - len(np.unique(rows)):
             yield warn(f"{split}: no example from {counted(short, 'document')} of fewer than two tokens")
         if cut := int((numbers(features, "lost") > 0).sum()):
-            yield warn(f"{split}: {counted(cut, 'text')} with given masks, truncated at {self.max_length} tokens")
+            yield warn(
+                f"{split}: {counted(cut, 'text')} with given masks, truncated at {self.max_length} tokens"
+            )
 
     # --- rows -> features -> model
 
@@ -155,8 +163,12 @@ class Pretraining(Task[PretrainingOptions]):
         fields = self.options.model_dump(include={"nsp", "short_sequences"})
         cache = None
         if len(rows) > self.chunk_size:  # a Dataset
-            files = [Path(file["filename"]) for file in rows.cache_files if file["filename"].endswith(DOCUMENTS)]
-            cache = files[0].parents[2] if files else cache_root()  # in which data.corpus has folders of splits
+            files = [
+                Path(file["filename"]) for file in rows.cache_files if file["filename"].endswith(DOCUMENTS)
+            ]
+            cache = (
+                files[0].parents[2] if files else cache_root()
+            )  # in which data.corpus has folders of splits
         return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
@@ -166,8 +178,14 @@ class Pretraining(Task[PretrainingOptions]):
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
     ) -> dict[str, list[Any]]:
-        """Pairs with masks, sampled by (seed, epoch), at the highest share of a schedule; alike in all evaluations."""
-        return self._training_masking(features, indices, *draw) if draw else self._masking(features, indices, 0, 0)
+        """Pairs with masks, sampled by (seed, epoch), at the highest share of a schedule; alike in all
+        evaluations.
+        """
+        return (
+            self._training_masking(features, indices, *draw)
+            if draw
+            else self._masking(features, indices, 0, 0)
+        )
 
     def scheduled(self, batch: Batch, progress: float) -> Batch:
         """Fewer tokens masked, by the schedule of `mask_probability`."""
@@ -196,7 +214,9 @@ class Pretraining(Task[PretrainingOptions]):
         return (rate.start, rate.end) if isinstance(rate, MaskSchedule) else (rate, rate)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
+        """Our BERT where the encoder is one; else transformers' masked language model, which knows
+        no pairs.
+        """
         from bertkit.models.bert.bert import load_for_pretraining
 
         return load_for_pretraining(encoder, pairs=self.options.nsp != "none", new_head=new_head)
@@ -209,12 +229,16 @@ class Pretraining(Task[PretrainingOptions]):
 
         inputs = model_inputs(self.tokenizer, batch)
         chosen = self.chosen(batch)
-        alone = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
+        alone = next(
+            each for each in model.modules() if isinstance(each, PreTrainedModel)
+        )  # within DDP or LoRA
         if alone.config.model_type == MODEL_TYPE:
             return model(**inputs, position=chosen)
 
         def choose(encoder: Any, args: Any, states: Any) -> Any:
-            """What the head reads of the encoder's outputs: `(1, chosen, hidden)` instead of all positions."""
+            """What the head reads of the encoder's outputs: `(1, chosen, hidden)` instead of all
+            positions.
+            """
             states.last_hidden_state = states.last_hidden_state[chosen][None]
             return states
 
@@ -244,7 +268,11 @@ class Pretraining(Task[PretrainingOptions]):
     def count(self, batch: Batch) -> tuple[float, ...]:
         """Masked tokens; pairs."""
         words = float((batch["labels"] != -100).sum())
-        return (words,) if self.options.nsp == "none" else (words, float((batch["next_sentence_label"] != -100).sum()))
+        return (
+            (words,)
+            if self.options.nsp == "none"
+            else (words, float((batch["next_sentence_label"] != -100).sum()))
+        )
 
     # --- outputs -> answers -> scores
 
@@ -276,14 +304,17 @@ class Pretraining(Task[PretrainingOptions]):
 
     def items(self, arrays: Arrays) -> Sequence[MaskedItem]:
         rows = [MaskedItem(row, []) for row in arrays["counts"]]
-        user_masks = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
+        user_masks = zip(
+            *(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True
+        )
         for index, pieces, probabilities in user_masks:
             rows[index].guesses.append((pieces, probabilities))
         return rows
 
     def decode(self, items: Sequence[MaskedItem], features: Dataset, rows: Dataset) -> list[Answer]:
-        """Per document counts of masked tokens and pairs, right ones, and the summed loss in nats; or, for a text with
-        masks, `masks` (the best tokens of each, with probabilities) and the `filled` text. Raises ModelError."""
+        """Per document counts of masked tokens and pairs, right ones, and the summed loss in nats; or, for a
+        text with masks, `masks` (the best tokens of each, with probabilities) and the `filled` text. Raises
+        ModelError."""
         sums = np.zeros((len(rows), len(COUNTED)))
         guesses = dict[int, list[BestTokens]]()
         for row, item in zip(features["row"][:], items, strict=True):
@@ -294,7 +325,10 @@ class Pretraining(Task[PretrainingOptions]):
         return [
             filled(text, guesses[row], self.tokenizer)
             if row in guesses
-            else {name: float(s) if name == "loss" else int(s) for name, s in zip(COUNTED, sums[row], strict=True)}
+            else {
+                name: float(s) if name == "loss" else int(s)
+                for name, s in zip(COUNTED, sums[row], strict=True)
+            }
             for row, text in enumerate(rows["text"])
         ]
 

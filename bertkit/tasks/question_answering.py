@@ -29,7 +29,17 @@ from bertkit.models.heads.spans import (
     merge_texts,
     window_spans,
 )
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Reduced, Task, TaskOptions, predicted
+from bertkit.tasks.base import (
+    Baselines,
+    Batch,
+    HeldOut,
+    OptionValues,
+    Predict,
+    Reduced,
+    Task,
+    TaskOptions,
+    predicted,
+)
 from bertkit.tasks.fields import READ, SPAN, Decision, Key, Usage, form
 from bertkit.text import counted
 
@@ -61,16 +71,19 @@ class QuestionAnsweringOptions(TaskOptions):
     unanswerable: bool | None = None
     """May there be no answer? null: if train has such questions."""
     null_threshold: float | None = None
-    """Log odds of no answer versus the best span, above which no answer is predicted. null: fitted on validation."""
+    """Log odds of no answer versus the best span, above which no answer is predicted. null: fitted on
+    validation."""
     temperature: Annotated[float, Field(ge=1e-3)] | None = None
     """Divides the scores of candidates. null: fitted on validation."""
 
 
 @final
 class QuestionAnswering(Task[QuestionAnsweringOptions]):
-    """The span of best start and end logit over all windows of the context (Devlin et al. 2019, sections 4.2 and 4.3).
+    """The span of best start and end logit over all windows of the context (Devlin et al. 2019, sections 4.2
+    and 4.3).
 
-    The model is transformers' own `…ForQuestionAnswering`. A span counts in the window in which its first piece
+    The model is transformers' own `…ForQuestionAnswering`. A span counts in the window in which its first
+    piece
     has most context. Windows without the answer, and questions without one, are trained to point at the first
     special token, whose logits score `no answer`; the score of a context is the least of its windows'.
     """
@@ -82,9 +95,13 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
             "question": Column("text", "the question"),
             "context": Column("text", "the text that the question is about", located=True),
             "answers": Column(
-                "answers", "its answers, which occur in the context; empty where there is none", answered="null_score"
+                "answers",
+                "its answers, which occur in the context; empty where there is none",
+                answered="null_score",
             ),
-            "answer_start": Column("starts", "where an answer starts in the context, if `answers` do not say it"),
+            "answer_start": Column(
+                "starts", "where an answer starts in the context, if `answers` do not say it"
+            ),
             "id": Column("name", "a name for the question"),
         },
         inputs=(frozenset({"question", "context"}),),
@@ -138,7 +155,10 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
 
     @property
     def metrics(self) -> Sequence[str]:
-        names = [*squad_metrics.metric_names(self.unanswerable), *(["no_answer_auc"] if self.unanswerable else [])]
+        names = [
+            *squad_metrics.metric_names(self.unanswerable),
+            *(["no_answer_auc"] if self.unanswerable else []),
+        ]
         return ["f1", *(name for name in names if name != "f1")]
 
     @property
@@ -171,7 +191,9 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         return load_model(encoder, AutoModelForQuestionAnswering, {"num_labels": 2}, new_head=new_head)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """The mean of the cross-entropies of start and end, each `(windows, tokens)`, over where an answer can be."""
+        """The mean of the cross-entropies of start and end, each `(windows, tokens)`, over where an answer
+        can be.
+        """
         from torch.nn import functional as F
 
         outputs, labels = self.loss_inputs(outputs, batch)
@@ -180,7 +202,9 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         return (start + end) / 2
 
     def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
-        """`start_logits`, `end_logits`, `(windows, tokens)`, low where no answer is; their tokens `(windows, 2)`."""
+        """`start_logits`, `end_logits`, `(windows, tokens)`, low where no answer is; their tokens `(windows,
+        2)`.
+        """
         starts, ends = masked_logits(outputs.start_logits, outputs.end_logits, batch)
         return replace(outputs, start_logits=starts, end_logits=ends), batch["labels"]
 
@@ -201,11 +225,12 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         return window_spans(arrays)
 
     def decode(self, items: Sequence[WindowSpans], features: Dataset, rows: Dataset) -> list[Answer]:
-        """One answer per row: `answer`, `start`, `end`, `score`; `n_best`, the same four of each candidate, best first,
-        equal texts once with their scores summed; `null_score`, of there being none; and `truncated`, never true.
+        """One answer per row: `answer`, `start`, `end`, `score`; `n_best`, the same four of each candidate,
+        best first, equal texts once with their scores summed; `null_score`, of there being none; and
+        `truncated`, never true.
 
-        start, end: characters of the row's context. No answer is "" from 0 to 0. Raises ModelError when the model's
-        outputs are not finite.
+        start, end: characters of the row's context. No answer is "" from 0 to 0. Raises ModelError when the
+        model's outputs are not finite.
         """
         limit = self.options.null_threshold or 0.0
         temperature = self.options.temperature or 1.0
@@ -214,26 +239,34 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         return [self._answer(each, context, temperature, limit) for each, context in contexts]
 
     def _candidates(self, items: Sequence[WindowSpans], features: Dataset, rows: Dataset) -> list[Candidates]:
-        """The best spans of each row's context. Raises ModelError where the model's outputs are not finite."""
+        """The best spans of each row's context. Raises ModelError where the model's outputs are not
+        finite.
+        """
         texts = rows["context"][:]
         windows: list[list[WindowSpans]] = [[] for _ in texts]
         for row, window in zip(features["row"][:], items, strict=True):
             windows[row].append(window)
-        require_finite(all(math.isfinite(w.null) and np.isfinite(w.scores).all() for w in each) for each in windows)
+        require_finite(
+            all(math.isfinite(w.null) and np.isfinite(w.scores).all() for w in each) for each in windows
+        )
         contexts = zip(windows, features.contexts, texts, strict=True)
         n_best = self.options.n_best
         return [best_of_windows(each, t.starts, t.ends, text, n_best) for each, t, text in contexts]
 
-    def _answer(self, candidates: Candidates, context: str, temperature: float, null_threshold: float) -> Answer:
+    def _answer(
+        self, candidates: Candidates, context: str, temperature: float, null_threshold: float
+    ) -> Answer:
         probabilities, null = candidates.probabilities(temperature, unanswerable=self.unanswerable)
         ranked = merge_texts(candidates.spans, probabilities, context)
         none = {"answer": "", "start": 0, "end": 0, "score": null}
-        silent = not ranked or (self.unanswerable and squad_metrics.log_odds(null, ranked[0]["score"]) > null_threshold)
+        silent = not ranked or (
+            self.unanswerable and squad_metrics.log_odds(null, ranked[0]["score"]) > null_threshold
+        )
         return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
 
     def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
-        """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
-        best F1; what the recipe fixed stays."""
+        """The temperature that makes the best answers' scores their chance of being right, then the null
+        threshold of best F1; what the recipe fixed stays."""
         candidates = list[Candidates]()
         contexts = rows["context"][:]
         gold = [each["text"] for each in rows["answers"]]
@@ -258,7 +291,10 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad_metrics.GradedAnswers:
         required(rows, "answers")
-        fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
+        fitted = {
+            "temperature": self.options.temperature or 1.0,
+            "null_threshold": self.options.null_threshold,
+        }
         return squad_metrics.GradedAnswers(answers, rows, self.unanswerable, fitted)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:

@@ -30,7 +30,9 @@ RANKED = form(
     "The rank of a row's document among all documents of the request, for the row's query.",
     Key("score", "score", float, optional=True),
     Key("rank", "number", int, optional=True),
-    Key("found", "set", [HIT], "only in the answer to a query's first row: the best documents", optional=True),
+    Key(
+        "found", "set", [HIT], "only in the answer to a query's first row: the best documents", optional=True
+    ),
     line="{score}",
 )
 
@@ -61,13 +63,17 @@ class Retrieval(VectorTask[RetrievalOptions]):
             "document": Column("text", "what may answer it", side="document"),
             "query_id": Column("name", "the query's id; without it, its text"),
             "document_id": Column("name", "the document's id; without it, its text"),
-            "grade": Column("number", "how well the document answers: 0 not, 1 and up the better", unchecked=True),
+            "grade": Column(
+                "number", "how well the document answers: 0 not, 1 and up the better", unchecked=True
+            ),
             "negative": Column("text", "a document that does not answer", shown=False, side="document"),
         },
         inputs=(frozenset({"query", "document"}), frozenset({"text"})),
         targets=("grade",),
         context=("query_id", "document_id"),
-        group_columns=dict.fromkeys(("query", "query_id"), "a query's documents may be in several splits, or in none"),
+        group_columns=dict.fromkeys(
+            ("query", "query_id"), "a query's documents may be in several splits, or in none"
+        ),
         together=True,
     )
     forms = (VECTOR, RANKED)
@@ -89,8 +95,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     def validate_rows(cls, options: Any, table: Table, split: str) -> Checked:
         """Train learns from pairs with a query and a grade above 0; the others are left out, and counted.
 
-        Raises DataError: ids with two texts, pairs with two grades, grades that are not whole, nothing to learn from.
-        """
+        Raises DataError: ids with two texts, pairs with two grades, grades that are not whole, nothing to
+        learn from."""
         grades = table.values.get("grade")
         queries = table.values.get("query")
         if queries is None:
@@ -108,7 +114,9 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         return (table.select(kept), [note(what)]) if idle else (table, [])
 
     @classmethod
-    def infer_options(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
+    def infer_options(
+        cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> OptionValues:
         """Raises UserError if the extra is missing, DataError if the rows are not pairs."""
         if importlib.util.find_spec("ir_measures") is None:
             raise UserError("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"')
@@ -121,11 +129,12 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         return ["ndcg@10", *sorted(self.options.metrics - {"ndcg@10"})]
 
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
-        """`vector` of a text; or `score` (cosine) and `rank` of a query's document among all documents of the rows.
+        """`vector` of a text; or `score` (cosine) and `rank` of a query's document among all documents of the
+        rows.
 
-        The rank is the number of documents that score at least as high: of equals, the last place. A query's first row
-        also has what it `found`: ids and scores of the first 100 documents, best first, equals by their ids. A row with
-        an empty query only adds its document.
+        The rank is the number of documents that score at least as high: of equals, the last place. A query's
+        first row also has what it `found`: ids and scores of the first 100 documents, best first, equals by
+        their ids. A row with an empty query only adds its document.
         """
         if "query" not in rows.column_names:
             yield from super().answer(rows, predict)
@@ -138,7 +147,9 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         yield from searched(rows, list(queries), list(documents), asked, there)
 
     def _vectors(self, rows: Dataset, side: str, places: list[int], predict: Predict) -> np.ndarray:
-        """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time; in a temporary file."""
+        """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time; in a temporary
+        file.
+        """
         table = np.empty((0, 1), dtype=np.float32)
         texts = rows.select_columns([side])
         for start in range(0, len(places), self.chunk_size):

@@ -63,7 +63,9 @@ class SentenceSimilarityOptions(VectorOptions):
     @classmethod
     def _of_cosines(cls, loss: Any) -> Any:
         if loss == "softmax":
-            raise ValueError("softmax classifies pairs; write task: text-classification, which reads pairs with labels")
+            raise ValueError(
+                "softmax classifies pairs; write task: text-classification, which reads pairs with labels"
+            )
         return loss
 
 
@@ -71,8 +73,8 @@ class SentenceSimilarityOptions(VectorOptions):
 class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
     """One vector per text, compared by cosine (Reimers & Gurevych 2019).
 
-    Learns from graded pairs (`text_a`, `text_b`, `score`), pairs with one of two labels (`label`), or anchors with a
-    `positive` and, where there is one, a `negative`. It is a sentence-transformers model.
+    Learns from graded pairs (`text_a`, `text_b`, `score`), pairs with one of two labels (`label`), or anchors
+    with a `positive` and, where there is one, a `negative`. It is a sentence-transformers model.
     """
 
     Options = SentenceSimilarityOptions
@@ -162,9 +164,14 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         yield from super().check(features, split)
         if split == "train" and self.names:
             what = f"train: pairs with the label {self.names[1]!r} are learned as similar"
-            yield Finding("note", what, "If they are not, write task.labels, the label of similar pairs last.")
+            yield Finding(
+                "note", what, "If they are not, write task.labels, the label of similar pairs last."
+            )
         if split == "train" and self.options.loss in ("cosent", "multiple-negatives-ranking"):
-            what = f"train: {self.options.loss} compares the rows of a batch, which accumulation does not make larger"
+            what = (
+                f"train: {self.options.loss} compares the rows of a batch, which accumulation does not "
+                "make larger"
+            )
             yield Finding("note", what, "Raise per_device_train_batch_size.")
 
     # --- rows -> features -> model
@@ -203,8 +210,9 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         return losses.cosent(cosines, grades, self.options.scale) * len(a)
 
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`vector` of a text; `score` (cosine) of a pair, with `label` where it learned labels; of an anchor `score`,
-        `rank` of its positive among those of its rows (4,096 at a time; of equals the last), and `negative_score`."""
+        """`vector` of a text; `score` (cosine) of a pair, with `label` where it learned labels; of an anchor
+        `score`, `rank` of its positive among those of its rows (4,096 at a time; of equals the last), and
+        `negative_score`."""
         if len(features) == len(rows):
             return super().decode(items, features, rows)
         sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0]))
@@ -227,7 +235,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
-        """The cosine of TF-IDF vectors, learned on the texts of train; of positives, also that of random ones.
+        """The cosine of TF-IDF vectors, learned on the texts of train; of positives, also that of random
+        ones.
 
         Thresholds are their own, fitted on the held-out rows.
         """
@@ -249,7 +258,9 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         return {name: self._of_vectors(sides, rows) for name, sides in vectors.items()}
 
     def _of_vectors(self, sides: Sequence[Any], rows: Dataset) -> Graded:
-        """Scores of vectors of each side, `(rows, size)`, answered as a model's are: a chunk of rows at a time."""
+        """Scores of vectors of each side, `(rows, size)`, answered as a model's are: a chunk of rows at a
+        time.
+        """
         answers = list[Answer]()
         for start in range(0, len(rows), self.chunk_size):
             chunk = slice(start, start + self.chunk_size)

@@ -1,4 +1,6 @@
-"""Types of entities, or labels of words, and their tags, settled from the training rows or read from a config."""
+"""Types of entities, or labels of words, and their tags, settled from the training rows or read from a
+config.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
-    """`labels`, `tags` and `class_weights` of these options, settled from the training rows. Raises DataError."""
+    """`labels`, `tags` and `class_weights` of these options, settled from the training rows. Raises
+    DataError.
+    """
     if options.context == "document" and "document" not in rows.column_names:
         raise DataError(
             "task.context",
@@ -49,7 +53,11 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
             f"train has {kinds} that task.labels does not name: {', '.join(unknown[:10])}",
             f"It names {', '.join(types)}; add them, or leave it out.",
         )
-    if odd := [kind for kind in types if (kind == "O" and not plain) or kind != kind.strip() or not kind.isprintable()]:
+    if odd := [
+        kind
+        for kind in types
+        if (kind == "O" and not plain) or kind != kind.strip() or not kind.isprintable()
+    ]:
         kind, why = ("a label", "") if plain else ("an entity type", "; O means none")
         raise DataError(
             "labels",
@@ -61,7 +69,8 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
     if wrong := sorted(set(needed) ^ set(tags)):
         raise DataError(
             "task.tags",
-            f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: {', '.join(wrong)}",
+            f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: "
+            f"{', '.join(wrong)}",
             "Leave it out, or write them all, also in task.labels.",
         )
     counts = Counter(type_of(tag, scheme) for row in rows["tags"] for tag in row)
@@ -106,12 +115,16 @@ def check_names(labels: Sequence[str] | None, tags: Sequence[str] | None, scheme
         raise ValueError(f"tags must be {expected}")
 
 
-def window_labels(gold: Sequence[Sequence[str]], columns: Mapping[str, Sequence[Any]], options: Any) -> list[list[int]]:
+def window_labels(
+    gold: Sequence[Sequence[str]], columns: Mapping[str, Sequence[Any]], options: Any
+) -> list[list[int]]:
     """Tag ids of the words of each window. Words that nothing reads are taken out of their entities."""
     read: list[list[int]] = [[] for _ in gold]
     for row, words in zip(columns["row"], columns["words"], strict=True):
         read[row] += words
-    known = chain.from_iterable(tag_ids(gold, read, options))  # the windows of a sentence share its words out in order
+    known = chain.from_iterable(
+        tag_ids(gold, read, options)
+    )  # the windows of a sentence share its words out in order
     return [list(islice(known, len(words))) for words in columns["words"]]
 
 
@@ -123,7 +136,9 @@ def tag_ids(gold: Sequence[Sequence[str]], read: Sequence[Sequence[int]], option
 
 
 def cut_entities(gold: Sequence[str], groups: Sequence[range]) -> int:
-    """How many of a sentence's entities begin or end between words that share a token, so that no model finds them."""
+    """How many of a sentence's entities begin or end between words that share a token, so that no model finds
+    them.
+    """
     inside = {word for group in groups for word in group[1:]}
     return sum(first in inside or end in inside for _, first, end in tagging.entities(gold)) if inside else 0
 
@@ -145,13 +160,18 @@ def as_answer(
     read = [*chain.from_iterable(groups)]
     tags, scores, entities = expand_to_words(best, read, len(words), plain=plain)[:3]
     borders = [(kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in entities]
-    shown = [{"text": text[a:b], "label": kind, "start": a, "end": b, "score": score} for kind, a, b, score in borders]
+    shown = [
+        {"text": text[a:b], "label": kind, "start": a, "end": b, "score": score}
+        for kind, a, b, score in borders
+    ]
     tagged = [
         {"word": text[a:b], "tag": tag, "start": a, "end": b, "score": score}
         for (a, b), tag, score in zip(words, tags, scores, strict=True)
     ]
     if options.word_scores:
-        names = options.labels if plain else ["O", *options.labels]  # the posteriors of their tags are added up
+        names = (
+            options.labels if plain else ["O", *options.labels]
+        )  # the posteriors of their tags are added up
         kinds = [type_of(tag, options.scheme) for tag in options.tags]
         summed = best.posterior @ np.array([[kind == name for name in names] for kind in kinds])
         known = dict(zip(read, summed.clip(max=1.0).tolist(), strict=True))

@@ -1,4 +1,6 @@
-"""Text to text: translation, simplification, correction, summaries; an encoder–decoder Transformer of two BERTs."""
+"""Text to text: translation, simplification, correction, summaries; an encoder–decoder Transformer of two
+BERTs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 IGNORED = -100  # the label of padding
 
 FINISHED = Key("finished", "mark", bool, "it ended before the limit of generated tokens")
-GENERATED = form("Generated", "A text generated from the source.", Key("generated_text", "text", str), FINISHED, *READ)
+GENERATED = form(
+    "Generated", "A text generated from the source.", Key("generated_text", "text", str), FINISHED, *READ
+)
 
 
 class Generation(Section):
@@ -55,10 +59,11 @@ class Text2TextGenerationOptions(TaskOptions):
 
 @final
 class Text2TextGeneration(Task[Text2TextGenerationOptions]):
-    """A target text from a source text (Vaswani et al. 2017), trained on the tokens of the target one after another.
+    """A target text from a source text (Vaswani et al. 2017), trained on the tokens of the target one after
+    another.
 
-    The model is transformers' EncoderDecoderModel of two BERTs. With labels `forward` scores the target, and without
-    them it generates one, so that `reduce` keeps the ids of the answer and `decode` only spells them.
+    The model is transformers' EncoderDecoderModel of two BERTs. With labels `forward` scores the target, and
+    without them it generates one, so that `reduce` keeps the ids of the answer and `decode` only spells them.
     """
 
     Options = Text2TextGenerationOptions
@@ -74,7 +79,8 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
     forms = (GENERATED,)
     pipeline = name
     no_graph = "each token is computed from those before it", "Predict and serve it with torch."
-    usage = Usage(  # its tag is one that transformers 5 has no pipeline for; the Hub lists such models by their others
+    # its tag is one that transformers 5 has no pipeline for; the Hub lists such models by their others
+    usage = Usage(
         '"your text"',
         """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -89,7 +95,9 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
     padding: ClassVar[dict[str, int]] = {"labels": IGNORED}
 
     def __post_init__(self) -> None:
-        """Raises RecipeError on answers longer than the model's positions, ModelError on a tokenizer without ends."""
+        """Raises RecipeError on answers longer than the model's positions, ModelError on a tokenizer without
+        ends.
+        """
         longest = self.generation["max_new_tokens"]
         if longest > self.max_length:
             raise RecipeError(
@@ -99,7 +107,9 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
             )
         if self.tokenizer.cls_token_id is None or self.tokenizer.sep_token_id is None:
             raise ModelError(
-                "model.name", "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are", "Use a BERT."
+                "model.name",
+                "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are",
+                "Use a BERT.",
             )
 
     @property
@@ -186,14 +196,18 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         return generate(alone, inputs, self.generation)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017, section 5.4)."""
+        """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017,
+        section 5.4).
+        """
         from torch.nn import functional as F
 
         outputs, labels = self.loss_inputs(outputs, batch)
         return F.cross_entropy(outputs.logits, labels, reduction="sum", label_smoothing=label_smoothing)
 
     def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
-        """`logits`, `(tokens, vocabulary)`; the ids of the target's tokens and [SEP] of all rows, `(tokens,)`."""
+        """`logits`, `(tokens, vocabulary)`; the ids of the target's tokens and [SEP] of all rows,
+        `(tokens,)`.
+        """
         return replace(outputs, logits=outputs.logits.float()), batch["labels"][batch["labels"] != IGNORED]
 
     def count(self, batch: Batch) -> float:
@@ -207,7 +221,9 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         return {"tokens": outputs}
 
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
-        """Per row `generated_text`; `finished`: it ended before `max_new_tokens`; `truncated`: the source was cut."""
+        """Per row `generated_text`; `finished`: it ended before `max_new_tokens`; `truncated`: the source was
+        cut.
+        """
         require_finite(item.min() >= 0 for item in items)
         end = self.tokenizer.sep_token_id
         answers = [item.tolist() for item in items]

@@ -52,7 +52,9 @@ _PAIR = (
     '{"text": "your text", "text_pair": "another"}',
     '[["your text", "another"]]',
 )
-PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {"regression": "regression"}
+PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {
+    "regression": "regression"
+}
 
 
 class TextClassificationOptions(TaskOptions):
@@ -70,7 +72,8 @@ class TextClassificationOptions(TaskOptions):
     """Label names in order, or {value in the data: name}. null: from train."""
     method: Literal[OnVectors, "full"] | None = Field(
         None,
-        description="For few rows. head: a linear model on the frozen encoder. contrastive: contrastive fine-tuning of "
+        description="For few rows. head: a linear model on the frozen encoder. contrastive: contrastive "
+        "fine-tuning of "
         "encoder and head. full: fine-tuning, with defaults for few rows. null: fine-tuning.",
     )
     overflow: Literal["truncate", "window", "error"] = "truncate"
@@ -79,24 +82,28 @@ class TextClassificationOptions(TaskOptions):
     """Tokens that adjacent windows share."""
     class_weights: Weights | None = Field(
         None,
-        description="auto: n / (labels * count), scikit-learn's `balanced`. With several labels per row: weights of a "
+        description="auto: n / (labels * count), scikit-learn's `balanced`. With several labels per row: "
+        "weights of a "
         "label's positive rows; auto: negatives / positives, at most 100.",
     )
     temperature: Annotated[float, Field(ge=1e-3)] | None = None
     """Softmax or sigmoid temperature. null: fitted on validation."""
     thresholds: Probability | dict[str, Probability] | None = Field(
         None,
-        description="Probability from which a label is assigned. null: for multi-label fitted on validation, for "
+        description="Probability from which a label is assigned. null: for multi-label fitted on "
+        "validation, for "
         "single-label none: the label is always given.",
     )
     cutoffs: dict[str, Probability] | None = Field(
         None,
-        description="Single-label: the probability from which a label is given even where another is more probable; "
+        description="Single-label: the probability from which a label is given even where another is more "
+        "probable; "
         "below it the best other label is.",
     )
     target_scale: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
         None,
-        description="regression: the mean and the standard deviation of the targets, which are learned as 0 and 1. "
+        description="regression: the mean and the standard deviation of the targets, which are learned as "
+        "0 and 1. "
         "null: those of train, or median and quartiles where a few targets are extreme.",
     )
     conformal: Conformal | None = None
@@ -118,9 +125,9 @@ class TextClassificationOptions(TaskOptions):
 class TextClassification(class_labels.Labelled, Task[TextClassificationOptions]):
     """Labels for texts, from the pooled first token (Devlin et al. 2019, section 4.1).
 
-    The model is transformers' own `…ForSequenceClassification`, or an encoder with a linear head, where a method of
-    `OnVectors` needs one. Under `overflow: window` a row's logits are the mean of its windows' logits, in training as
-    in prediction.
+    The model is transformers' own `…ForSequenceClassification`, or an encoder with a linear head, where a
+    method of `OnVectors` needs one. Under `overflow: window` a row's logits are the mean of its windows'
+    logits, in training as in prediction.
     """
 
     Options = TextClassificationOptions
@@ -164,7 +171,8 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         if kind not in kinds:
             raise DataError(
                 "task.kind",
-                f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}",
+                f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have "
+                f"{', '.join(rows.column_names)}",
                 f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}",
             )
         if kind == "regression" and options.method == "contrastive":
@@ -181,13 +189,15 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
-        """Its id2label; softmax; as in transformers' pipeline a sigmoid if it is multi-label, or has one output and is
-        no regression; no temperature, truncation.
+        """Its id2label; softmax; as in transformers' pipeline a sigmoid if it is multi-label, or has one
+        output and does not regress; no temperature, truncation.
 
         Raises ModelError on label names that repeat, and on a regression of several numbers.
         """
         kinds = {problem: kind for kind, problem in PROBLEMS.items() if kind != "single-label"}
-        kind = kinds.get(str(config.problem_type), "multi-label" if config.num_labels == 1 else "single-label")
+        kind = kinds.get(
+            str(config.problem_type), "multi-label" if config.num_labels == 1 else "single-label"
+        )
         if kind != "regression":
             names = class_labels.output_names(config)
             return {"kind": kind, "labels": dict(zip(names, names, strict=True))}, None
@@ -228,7 +238,9 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("PATH_OR_HUB_ID")
 logits = model.encode({texts}, convert_to_tensor=True)
 {probabilities if function else "scores = logits[:, 0]"}"""
-        adds = "calibrated, with the fitted thresholds of multi-label models, and with a mark on truncated texts"
+        adds = (
+            "calibrated, with the fitted thresholds of multi-label models, and with a mark on truncated texts"
+        )
         return Usage(row, plain, adds, cls.name)
 
     @property
@@ -281,7 +293,9 @@ logits = model.encode({texts}, convert_to_tensor=True)
 
             unit = self.options.method == "contrastive"
             return linear_classifier(encoder, settings, new_head=new_head, unit=unit)
-        model, drawn = load_and_report(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
+        model, drawn = load_and_report(
+            encoder, AutoModelForSequenceClassification, settings, new_head=new_head
+        )
         scale = self.options.target_scale
         loaded = drawn.isdisjoint(f"{name}.weight" for name in output_layers(model))
         if scale and new_head and loaded and _is_regression(encoder):  # which gives the numbers themselves
@@ -304,7 +318,8 @@ logits = model.encode({texts}, convert_to_tensor=True)
         return linear_files(model, self.max_length)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`.
+        """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows,
+        labels)`.
 
         Class weights are those of rows, or with several labels the `pos_weight` of torch's BCEWithLogitsLoss.
         """
@@ -317,7 +332,9 @@ logits = model.encode({texts}, convert_to_tensor=True)
         weight = class_labels.weight_tensor(self.options.class_weights, self.names, logits)
         if self.kind == "multi-label":
             return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum", pos_weight=weight)
-        return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
+        return F.cross_entropy(
+            logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing
+        )
 
     def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
         """`logits`, `(rows, labels)`; label ids `(rows,)`, 0.0 or 1.0 `(rows, labels)`, or `standardised`."""
@@ -334,7 +351,9 @@ logits = model.encode({texts}, convert_to_tensor=True)
         return float(len(labels)) if weight is None else float(weight[labels].sum())
 
     def finished(self, model: Any) -> TextClassification:
-        """After it has learned standardised targets, the model of a regression gives the numbers themselves."""
+        """After it has learned standardised targets, the model of a regression gives the numbers
+        themselves.
+        """
         if not self.options.target_scale:
             return self
         from bertkit.models.output_layer import rescale
@@ -357,8 +376,8 @@ logits = model.encode({texts}, convert_to_tensor=True)
         return {"scores": logits.softmax(-1) if self.kind == "single-label" else logits.sigmoid()}
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`; with
-        `truncated`. Raises ModelError."""
+        """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`;
+        with `truncated`. Raises ModelError."""
         _, starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
@@ -382,11 +401,16 @@ logits = model.encode({texts}, convert_to_tensor=True)
         return metrics.selecting(self.kind, self.names)
 
     def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
-        """Temperature (Guo et al. 2017), thresholds of best F1 and the calibration of sets, where left open."""
+        """Temperature (Guo et al. 2017), thresholds of best F1 and the calibration of sets, where
+        left open.
+        """
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
-        fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "cutoffs", "conformal")}
+        fixed = {
+            name: getattr(self.options, name)
+            for name in ("temperature", "thresholds", "cutoffs", "conformal")
+        }
         return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
@@ -394,10 +418,14 @@ logits = model.encode({texts}, convert_to_tensor=True)
             return baselines.TextRows(baselines.joined_texts(part), self._targets(part))
 
         learned = read(baselines.enough(train))
-        pairs = [(learned if own is train else read(baselines.enough(own)), read(held)) for own, held in held_out]
+        pairs = [
+            (learned if own is train else read(baselines.enough(own)), read(held)) for own, held in held_out
+        ]
         settings = self.options.model_dump(include={"thresholds", "cutoffs"})
         weights = None if self.kind == "regression" else self.options.class_weights  # settled: not "auto"
-        return baselines.baselines(self.kind, learned, read(rows), self.names, pairs, weights=weights, **settings)
+        return baselines.baselines(
+            self.kind, learned, read(rows), self.names, pairs, weights=weights, **settings
+        )
 
 
 def _is_regression(encoder: Encoder) -> bool:

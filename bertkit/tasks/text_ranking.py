@@ -56,7 +56,8 @@ class TextRankingOptions(TaskOptions):
 class TextRanking(Task[TextRankingOptions]):
     """One score for a query and a document, read together (Nogueira & Cho 2019).
 
-    The model is transformers' own `…ForSequenceClassification` with one output. Under `overflow: window` a row's
+    The model is transformers' own `…ForSequenceClassification` with one output. Under `overflow: window` a
+    row's
     logit is the greatest of its windows' (MaxP, Dai & Callan 2019), in training as in prediction. Rows of one
     `group`, or without that of one query's text, are ranked together.
     """
@@ -101,7 +102,9 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         return table, list(query_findings(split, queries.tolist(), target))
 
     @classmethod
-    def infer_options(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
+    def infer_options(
+        cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> OptionValues:
         """Loss, activation and what is scored. Raises DataError on contradictions."""
         truth = reranking.targets(rows).tolist()
         groups = reranking.queries(rows).tolist()
@@ -173,7 +176,8 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         return cross_encoder.extra_files(self.max_length)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Binary cross-entropy, squared error, or ListNet's top-one cross-entropy (Cao et al. 2007) with a softmax
+        """Binary cross-entropy, squared error, or ListNet's top-one cross-entropy (Cao et al. 2007) with a
+        softmax
         over the grades of a query's rows as its targets. `logits` are `(windows, 1)`."""
         from torch.nn import functional as F
 
@@ -200,7 +204,9 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         from bertkit.models.heads import losses
 
         first, windows = row_windows(batch)
-        return losses.greatest(outputs.logits[:, 0].float(), windows, len(first)), batch["labels"][first].float()
+        return losses.greatest(outputs.logits[:, 0].float(), windows, len(first)), batch["labels"][
+            first
+        ].float()
 
     def count(self, batch: Batch) -> float:
         """Rows; for listwise, queries of several rows: one row alone has no loss."""
@@ -238,7 +244,9 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         return self._ranked(similarity.of(answers, "score"), rows)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
-        """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
+        """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of
+        train.
+        """
         train = baselines.enough(train)
         given = {"random": np.random.default_rng(0).random(len(rows))}
         texts = [rows["query"][:], rows["document"][:]]

@@ -23,7 +23,17 @@ from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Reduced, Task, TaskOptions, predicted
+from bertkit.tasks.base import (
+    Baselines,
+    Batch,
+    HeldOut,
+    OptionValues,
+    Predict,
+    Reduced,
+    Task,
+    TaskOptions,
+    predicted,
+)
 from bertkit.tasks.class_labels import Name, Weights, weight_tensor
 from bertkit.tasks.fields import PIPELINE, READ, SPAN, AnswerForm, Key, Usage, form
 from bertkit.text import counted
@@ -40,7 +50,9 @@ MANY_WINDOWS = 32  # of one text, which a CRF learns in one batch
 CHAIN_LEARNING_RATE = 100.0  # of a CRF's transitions: a factor on the learning rate
 SPAN_COLUMNS = ("label", "labels", "annotations", "entities")  # what others call a list of spans
 _PLACE = "start and end are characters of the text, end exclusive."
-TAG = Key("tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
+TAG = Key(
+    "tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token"
+)
 OF_TAGS = Key("scores", "score", dict[str, float], optional=True)
 WORD = form("Word", _PLACE, Key("word", "text", str), TAG, OF_TAGS, *SPAN, line="{word}/{tag}")
 LABEL = Key("label", "label", str)
@@ -53,11 +65,17 @@ WORDS = form("Words", "Words, each with its label.", OF_WORDS, *FLAGS, line="{wo
 ENTITIES = form("Entities", "Tagged words.", OF_WORDS, OF_ENTITIES, *FLAGS, line="{entities}")
 # how transformers' pipeline differs, and what bertkit adds to it
 _OF_ENTITIES = (
-    "# The best tag of each token. Entities as scored above, decoded by the CRF if there is one, need bertkit.",
+    (
+        "# The best tag of each token. Entities as scored above, decoded by the CRF if there is one, need "
+        "bertkit."
+    ),
     "for whole words and long texts, with calibrated scores of entities",
 )
 _OF_PLAIN = (
-    "# The best label of each token; the label of a word is that of its first token. The path of a CRF needs bertkit.",
+    (
+        "# The best label of each token; the label of a word is that of its first token. The path of a CRF "
+        "needs bertkit."
+    ),
     "one label for each word of texts of any length, with calibrated scores",
 )
 
@@ -79,8 +97,8 @@ class TokenClassificationOptions(TaskOptions):
     data_scheme: Literal["IO", "IOB1", "BIO", "BIOES"] | None = None
     """Of the data. null: inferred."""
     words: Unit | None = None
-    """What has a tag in a text: words or characters. null: the coarsest that cuts no entity of train; or given, the
-    tokens of train, where text is divided into other words."""
+    """What has a tag in a text: words or characters. null: the coarsest that cuts no entity of train; or
+    given, the tokens of train, where text is divided into other words."""
     alignment: Literal["strict", "expand", "contract"] = "strict"
     """Spans that cut a word: refused, expanded to whole words, or shrunk to them."""
     context: Literal["sentence", "document"] = "sentence"
@@ -98,7 +116,9 @@ class TokenClassificationOptions(TaskOptions):
     def _consistent(self) -> Self:
         tags.check_names(self.labels, self.tags, self.scheme)
         if self.scheme == "none" and self.words == "characters":
-            raise ValueError("words: characters is for entities; labels are of words, or of the tokens that rows give")
+            raise ValueError(
+                "words: characters is for entities; labels are of words, or of the tokens that rows give"
+            )
         return self
 
 
@@ -148,7 +168,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def decide_options(
         cls, options: TokenClassificationOptions, tables: Mapping[str, Table]
     ) -> tuple[TokenClassificationOptions, list[Finding]]:
-        """With `words` as the training rows need it, and `alignment: expand` where a few of their spans cut one."""
+        """With `words` as the training rows need it, and `alignment: expand` where a few of their spans cut
+        one.
+        """
         if options.words is not None or "train" not in tables:
             return options, []
         if options.alignment != "strict" and "tokens" not in tables["train"].values:
@@ -158,12 +180,17 @@ class TokenClassification(Task[TokenClassificationOptions]):
         if not plain and not units.has_own_units(table):
             table = cls._tagged(options, table, "train")[0]
         unit, few, findings = units.find_unit(table, "train", plain=plain)
-        changes = {"words": unit, **({"alignment": "expand"} if few and options.alignment == "strict" else {})}
+        changes = {
+            "words": unit,
+            **({"alignment": "expand"} if few and options.alignment == "strict" else {}),
+        }
         return options.model_copy(update=changes), findings
 
     @classmethod
     def validate_rows(cls, options: TokenClassificationOptions, table: Table, split: str) -> Checked:
-        """Tags in BIO for every row: converted from their scheme, or made of the spans. Labels stay as they are."""
+        """Tags in BIO for every row: converted from their scheme, or made of the spans. Labels stay as they
+        are.
+        """
         table, findings = cls._tagged(
             options, tagged.named_documents(table, wanted=options.context == "document"), split
         )
@@ -195,7 +222,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         findings = list[Finding]()
         if "O" in names or (names and options.scheme == "none"):
             table, findings = tagged.named_tags(table, split, names)
-        table, changes = tagged.tag_words(table, split, "none" if options.scheme == "none" else options.data_scheme)
+        table, changes = tagged.tag_words(
+            table, split, "none" if options.scheme == "none" else options.data_scheme
+        )
         return table, findings + changes
 
     @classmethod
@@ -205,7 +234,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
         call = f'pipeline("token-classification", model="PATH_OR_HUB_ID"{settings})("your text")'
         note, adds = _OF_PLAIN if plain else _OF_ENTITIES
         return Usage(
-            '"your text"', f"{PIPELINE}{note}\n{call}", f"{adds}, decoded by the CRF if there is one", cls.name
+            '"your text"',
+            f"{PIPELINE}{note}\n{call}",
+            f"{adds}, decoded by the CRF if there is one",
+            cls.name,
         )
 
     @classmethod
@@ -248,7 +280,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return word_metrics.metric_names(self.types, self.options.scheme)
 
     def describe(self) -> str:
-        """Head and tags, such as `crf over BIO, 2 types: LOC, PER` or `softmax, 3 labels: ADJ, NOUN, VERB`."""
+        """Head and tags, such as `crf over BIO, 2 types: LOC, PER` or `softmax, 3 labels: ADJ, NOUN,
+        VERB`.
+        """
         shown = ", ".join(self.types[:10]) + (", …" if len(self.types) > 10 else "")
         around = ", document context" if self.options.context == "document" else ""
         around += ", characters" if self.options.words == "characters" else ""
@@ -262,11 +296,16 @@ class TokenClassification(Task[TokenClassificationOptions]):
             what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
             yield warn(what, "If memory runs out, give shorter texts, such as sentences.")
         if cut := int(numbers(features, "cut").sum()):
-            what = f"entities begin or end inside a token of {self.tokenizer.name_or_path}: it cannot find them"
+            what = (
+                f"entities begin or end inside a token of {self.tokenizer.name_or_path}: it cannot find them"
+            )
             yield warn(f"{split}: {cut:,} {what}", "Use an encoder whose tokens are finer there.")
         if mute := int(numbers(features, "mute").sum()):
             tagged = "never labelled" if self.plain else "always O"
-            yield note(f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): {tagged}")
+            yield note(
+                f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): "
+                f"{tagged}"
+            )
 
     # --- rows -> features -> model
 
@@ -284,7 +323,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
         columns["cut"] = [0] * len(columns["row"])
         if "tags" in rows.column_names:
             groups = tagger.groups_of_rows(columns, len(rows))
-            cut = {row: tags.cut_entities(*pair) for row, pair in enumerate(zip(rows["tags"][:], groups, strict=True))}
+            cut = {
+                row: tags.cut_entities(*pair)
+                for row, pair in enumerate(zip(rows["tags"][:], groups, strict=True))
+            }
             columns["cut"] = [cut.pop(row, 0) for row in columns["row"]]  # counted once, in the first window
         # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
@@ -316,7 +358,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return {"crf": model.crf} if self.options.head == "crf" else {}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy of each word, or a chain's negative log likelihood; `logits` are `(windows, tokens, tags)`.
+        """Cross-entropy of each word, or a chain's negative log likelihood; `logits` are `(windows, tokens,
+        tags)`.
 
         With class weights, a chain weighs as much as its words do on average.
         """
@@ -334,7 +377,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return chain_loss(logits, labels, weight, self.constrained(outputs["chain"]), batch)
 
     def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor] | None:
-        """`logits`, `(windows, tokens, tags)`; tag ids `(windows, tokens)`, -100 but at the first token of a word."""
+        """`logits`, `(windows, tokens, tags)`; tag ids `(windows, tokens)`, -100 but at the first token of a
+        word.
+        """
         if self.options.head == "crf":
             return None
         heads = batch["heads"]
@@ -370,7 +415,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return reduced_words(outputs, batch, crf=self.options.head == "crf")
 
     def extra_outputs(self, reduced: Reduced) -> Reduced:
-        """`tags` and `scores`, `(windows, words)`: the most probable tag and its probability; nothing for a CRF."""
+        """`tags` and `scores`, `(windows, words)`: the most probable tag and its probability; nothing for a
+        CRF.
+        """
         if self.options.head == "crf":  # its best path is added by `bertkit.exports.viterbi`
             return {}
         best = (reduced["emissions"] / (self.options.temperature or 1)).softmax(-1).max(-1)
@@ -380,12 +427,15 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return tagger.window_emissions(arrays, len(self.tags), crf=self.options.head == "crf")
 
     def decode(self, items: Sequence[tagger.Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
-        """One answer per row: `words`, each a {word, tag, start, end, score}; unless the scheme is none, `entities`,
-        each a {text, label, start, end, score}; and `truncated`, which is never true. Words have `scores` if the
-        options say so; `other_words` is there where a model that learned from tokens was given a text.
+        """One answer per row: `words`, each a {word, tag, start, end, score}; unless the scheme is none,
+        `entities`, each a {text, label, start, end, score}; and `truncated`, which is never true. Words have
+        `scores` if the options say so; `other_words` is there where a model that learned from tokens was
+        given a text.
 
-        start, end: characters of the row's text; of its words joined by spaces, where it has no text. A word's
-        score is the posterior of its tag; an entity's is that of its words' tags together, and of ending there: with
+        start, end: characters of the row's text; of its words joined by spaces, where it has no text. A
+        word's
+        score is the posterior of its tag; an entity's is that of its words' tags together, and of ending
+        there: with
         a CRF, of exactly this entity. Raises ModelError when the model's outputs are not finite.
         """
         texts, words = units.sentences(rows, self.unit)
@@ -393,7 +443,11 @@ class TokenClassification(Task[TokenClassificationOptions]):
         temperature = self.options.temperature or 1.0
         best = tagger.decode_tags(scores, items[0].chain, self.tags, temperature, plain=self.plain)
         groups = tagger.groups_of_rows(features, len(rows))
-        flags = {"other_words": True} if self.options.words == "given" and "tokens" not in rows.column_names else {}
+        flags = (
+            {"other_words": True}
+            if self.options.words == "given" and "tokens" not in rows.column_names
+            else {}
+        )
         parts = zip(texts, words, groups, best, strict=True)
         return [{**tags.as_answer(*sentence, self.options), **flags} for sentence in parts]
 
@@ -427,7 +481,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """`lookup`: every word gets the tag that it most often had in train."""
-        seen, new = ((units.words_of(part, self.unit), part["tags"][:]) for part in (baselines.enough(train), rows))
+        seen, new = (
+            (units.words_of(part, self.unit), part["tags"][:]) for part in (baselines.enough(train), rows)
+        )
         return {
             "lookup": word_metrics.lookup(
                 seen, new, self.types, self.options.scheme, tagged.given_entities(rows, self.unit)

@@ -49,7 +49,8 @@ class VectorOptions(TaskOptions):
     """Keep the first numbers of each vector, after all of the above. null: all of them."""
     dims: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
         None,
-        description="Sizes, such as [384, 128]: the first numbers of vectors are learned and scored as vectors of "
+        description="Sizes, such as [384, 128]: the first numbers of vectors are learned and scored as "
+        "vectors of "
         "these sizes (Matryoshka), and the largest is kept. null: whole vectors.",
     )
     scale: float = Field(20.0, gt=0)
@@ -80,17 +81,22 @@ class VectorOptions(TaskOptions):
 
 
 def _sentence_transformers(file: Path, *, unit: bool) -> Json:
-    """Prefixes and `truncate_dim` by this file of a model, if it has it. unit: whether its vectors have length 1.
+    """Prefixes and `truncate_dim` by this file of a model, if it has it. unit: whether its vectors have
+    length 1.
 
     Raises ModelError on settings with which sentence-transformers would compute something else.
     """
     settings = read_object(file) if file.is_file() else {}
     prompts = settings.get("prompts") or {}
     default = settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
+    if not isinstance(prompts, dict) or not all(
+        isinstance(prompt, str | None) for prompt in prompts.values()
+    ):
         raise ModelError(file, "its `prompts` do not map names to texts")
     if default is not None and (prompt := prompts.get(str(default))):
-        what = f"default_prompt_name is {default!r}, but bertkit prepends prompts only to queries and documents"
+        what = (
+            f"default_prompt_name is {default!r}, but bertkit prepends prompts only to queries and documents"
+        )
         raise ModelError(
             file,
             f"{what}, not {prompt!r:.60} to every text",
@@ -126,10 +132,11 @@ class VectorTask(Task[V]):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
-        """What the model's sentence-transformers files state: modules, prompts, `truncate_dim` and the token limit.
+        """What the model's sentence-transformers files state: modules, prompts, `truncate_dim` and the token
+        limit.
 
-        Mean pooling of a model without them. Raises ModelError on modules and settings that bertkit does not support.
-        """
+        Mean pooling of a model without them. Raises ModelError on modules and settings that bertkit does not
+        support."""
         from bertkit.models.heads.vector_head import read_layout
 
         folder = Path(str(config.name_or_path))
@@ -150,13 +157,17 @@ class VectorTask(Task[V]):
         return f"{self.options.pooling} pooling{dense}{unit}{first}"
 
     def encode(self, rows: Dataset) -> Columns:
-        return self.encode_sides({name: rows[name][:] for name in self.schema.texts if name in rows.column_names})
+        return self.encode_sides(
+            {name: rows[name][:] for name in self.schema.texts if name in rows.column_names}
+        )
 
     def prefix(self, name: str) -> str:
         """What is prepended to the texts of this column, or of this side of a pair: query or document."""
         column = self.schema.columns.get(name)
         side = column.side if column else name
-        return self.options.query_prefix * (side == "query") + self.options.document_prefix * (side == "document")
+        return self.options.query_prefix * (side == "query") + self.options.document_prefix * (
+            side == "document"
+        )
 
     def encode_sides(self, sides: Mapping[str, Sequence[str]]) -> Columns:
         """Column -> its texts; one feature a text: the sides of a row one after the other.

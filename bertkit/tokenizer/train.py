@@ -1,7 +1,8 @@
-"""Tokenizers trained from text: WordPiece as BERT's, byte-level BPE as RoBERTa's, whose tokens spell any text.
+"""Tokenizers trained from text: WordPiece as BERT's, byte-level BPE as RoBERTa's, whose tokens spell any
+text.
 
-WordPiece forgets the spaces around punctuation and characters that it does not know, which does not matter to a model
-that only reads. One that writes needs a tokenizer whose tokens spell the text.
+WordPiece forgets the spaces around punctuation and characters that it does not know, which does not matter to
+a model that only reads. One that writes needs a tokenizer whose tokens spell the text.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ COVERAGE = 0.9995
 # First words of the names of characters whose marks are accents, and of the selectors that emoji have.
 ACCENTED = ("LATIN", "GREEK", "CYRILLIC", "COMBINING", "VARIATION")
 MARKED = 0.01  # of the characters: from this share on, marks of other scripts are kept
-CLAUSE = 200  # characters; WordPiece's 100 are too few for a clause without blanks, and its time is cubic in them
+CLAUSE = (
+    200  # characters; WordPiece's 100 are too few for a clause without blanks, and its time is cubic in them
+)
 _LONG = re.compile(rf"[{UNSPACED}]{{101}}")
 
 logger = logging.getLogger(__name__)
@@ -71,21 +74,23 @@ def train_tokenizer(
 
     Writes a folder that AutoTokenizer opens, and returns that tokenizer.
 
-    input: see `read_texts`, written as `overrides` say, such as `data.delimiter=";"`; missing texts are skipped. They
-    are read twice for each of `columns`, and only the counts of words are held in memory. They are read once more if
-    marks are kept, and once more if characters are left out. output: a new or an empty folder. vocab_size: of the
-    result, special tokens included (see `reserved`).
-    byte_level: BPE of bytes (Radford et al. 2019, section 2.2), as a RobertaTokenizer. Case is kept, no text has an
-    unknown token, and what is decoded is the text that was encoded. cased: keep case and accents. Otherwise accents
-    are removed, but not where marks are vowel signs or parts of letters, as in Hindi, Thai and Japanese (`MARKED`).
-    min_frequency: of pairs that are merged. limit_alphabet: how many characters WordPiece learns, the most frequent;
-    words with any other become [UNK]. By default 1,000, or as many as are 99.95 % of the corpus, if the vocabulary
-    holds them. max_length: tokens that the model will read. The same texts and settings give the same bytes.
+    input: see `read_texts`, written as `overrides` say, such as `data.delimiter=";"`; missing texts are
+    skipped. They are read twice for each of `columns`, and only the counts of words are held in memory. They
+    are read once more if marks are kept, and once more if characters are left out. output: a new or an empty
+    folder. vocab_size: of the result, special tokens included (see `reserved`).
+    byte_level: BPE of bytes (Radford et al. 2019, section 2.2), as a RobertaTokenizer. Case is kept, no text
+    has an unknown token, and what is decoded is the text that was encoded. cased: keep case and accents.
+    Otherwise accents are removed, but not where marks are vowel signs or parts of letters, as in Hindi, Thai
+    and Japanese (`MARKED`). min_frequency: of pairs that are merged. limit_alphabet: how many characters
+    WordPiece learns, the most frequent; words with any other become [UNK]. By default 1,000, or as many as
+    are 99.95 % of the corpus, if the vocabulary holds them. max_length: tokens that the model will read. The
+    same texts and settings give the same bytes.
 
-    Where clauses without blanks are longer than 100 characters, as in Thai, the tokenizer is a PreTrainedTokenizerFast:
-    transformers' BertTokenizer would read them as [UNK].
+    Where clauses without blanks are longer than 100 characters, as in Thai, the tokenizer is a
+    PreTrainedTokenizerFast: transformers' BertTokenizer would read them as [UNK].
 
-    Raises RecipeError, and DataError with all that is wrong with settings or files. Then nothing is left behind.
+    Raises RecipeError, and DataError with all that is wrong with settings or files. Then nothing is left
+    behind.
 
     >>> len(bertkit.train_tokenizer(["reviews.csv"], "tokenizer", vocab_size=60))
     29
@@ -149,17 +154,21 @@ def _learn_bytes(corpus: Corpus, size: int, min_frequency: int) -> tuple[dict[st
 def reserved(vocab_size: int) -> tuple[str, ...]:
     """The tokens before the learned ones: as much of BERT's layout as a tenth of the vocabulary holds.
 
-    From 9,990 on: ids 0 to 998 as BERT's. From 1,040 on: ids 0 to 103, which still gives [PAD] 0 and [UNK], [CLS],
-    [SEP] and [MASK] 100 to 103. Below: these five, as 0 to 4.
+    From 9,990 on: ids 0 to 998 as BERT's. From 1,040 on: ids 0 to 103, which still gives [PAD] 0 and [UNK],
+    [CLS], [SEP] and [MASK] 100 to 103. Below: these five, as 0 to 4.
     """
     sizes = (len(BERT_LAYOUT), BERT_LAYOUT.index("[MASK]") + 1)
     return next((BERT_LAYOUT[:size] for size in sizes if 10 * size <= vocab_size), SPECIALS)
 
 
 class Corpus:
-    """The texts in these columns of files, one column of a file after the other, and statistics of their reading."""
+    """The texts in these columns of files, one column of a file after the other, and statistics of their
+    reading.
+    """
 
-    def __init__(self, files: Sequence[Path], columns: Sequence[str], spec: DataSpec, normalizer: Normalizer) -> None:
+    def __init__(
+        self, files: Sequence[Path], columns: Sequence[str], spec: DataSpec, normalizer: Normalizer
+    ) -> None:
         """Read everything once. Raises DataError with all that is wrong, or where there are no words."""
         self.files = files
         self.columns = columns
@@ -227,13 +236,17 @@ def _needs_marks(corpus: Corpus) -> bool:
         if category(char)[0] in "LM" and char.lower() not in corpus.characters:
             lost += count * (not name(char, "").startswith(ACCENTED))
     share = lost / corpus.raw.total()
-    kept = f"with all marks, since they are not accents: without them {share:.1%} of the characters would change"
+    kept = (
+        f"with all marks, since they are not accents: without them {share:.1%} of the characters would change"
+    )
     logger.info("lower case, %s", "without accents" if share < MARKED else kept)
     return share >= MARKED
 
 
 def _for_clauses(tokenizer: BertTokenizer) -> PreTrainedTokenizerFast:
-    """The tokenizer for words of up to CLAUSE characters, where longer ones are cut; no BertTokenizer saves this."""
+    """The tokenizer for words of up to CLAUSE characters, where longer ones are cut; no BertTokenizer saves
+    this.
+    """
     backend: Any = tokenizer.backend_tokenizer
     backend.model.max_input_chars_per_word = CLAUSE
     backend.pre_tokenizer = InOrder([BertPreTokenizer(), FixedLength(CLAUSE)])
@@ -257,7 +270,9 @@ def cut(text: str, size: int) -> Iterator[str]:
 
 
 def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int | None]) -> None:
-    """Raises DataError with all errors that are known before the first text is read. sizes: by SMALLEST's names."""
+    """Raises DataError with all errors that are known before the first text is read. sizes: by SMALLEST's
+    names.
+    """
     problems = [
         Problem(name, f"{value} is too small", f"Take {SMALLEST[name]} or more.")
         for name, value in sizes.items()
@@ -278,9 +293,9 @@ def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int
 def _learn(corpus: Corpus, alphabet: Sequence[str], size: int, min_frequency: int) -> list[str]:
     """At most `size` word pieces: the alphabet, then merges in the order in which they were made.
 
-    Of equally frequent pairs the trainer takes the one with the smallest ids. It gives ids to ##c in the order of a
-    hash map, which differs between processes, except to its special tokens: so all of the alphabet are special tokens.
-    """
+    Of equally frequent pairs the trainer takes the one with the smallest ids. It gives ids to ##c in the
+    order of a hash map, which differs between processes, except to its special tokens: so all of the alphabet
+    are special tokens."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = corpus.normalizer
     tokenizer.pre_tokenizer = BertPreTokenizer()
@@ -327,8 +342,12 @@ def _written(
         unknown = ids[tokenizer.unk_token_id] / ids.total()
         rare = f", {known - learned:,} rarer ones become [UNK], {unknown:.2%} of the tokens"
         reason = f"with an alphabet of {learned:,} characters the corpus gives"
-    logger.info("%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare)
-    special = ", ".join(f"{token} {tokenizer.convert_tokens_to_ids(token)}" for token in tokenizer.all_special_tokens)
+    logger.info(
+        "%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare
+    )
+    special = ", ".join(
+        f"{token} {tokenizer.convert_tokens_to_ids(token)}" for token in tokenizer.all_special_tokens
+    )
     logger.info("%s tokens in %s: %s", f"{len(tokenizer):,}", tokenizer.name_or_path, special)
     if tokens and reserved(vocab_size) == SPECIALS:
         logger.info("a vocabulary this small has no room for BERT's own ids of special tokens")

@@ -43,7 +43,9 @@ class OutOfFold(NamedTuple):
     scores: Json  # as those of a split
     baselines: dict[str, Scores]
     folds: Json
-    fitted_on: HeldOut  # where thresholds are those of out-of-fold answers: of each fold the other rows, and its own
+    fitted_on: (
+        HeldOut  # where thresholds are those of out-of-fold answers: of each fold the other rows, and its own
+    )
 
 
 def check_hub(recipe: AnyRecipe) -> None:
@@ -109,7 +111,9 @@ def write_reports(run: Run, explains: bool) -> None:
         except Exception as error:  # no picture is worth a training
             what = f"{type(error).__name__}: {error}"
             bug = not isinstance(error, UserError | OSError)
-            logger.warning("no %s was written (%s); the run is complete. Try: %s", name, what, retry, exc_info=bug)
+            logger.warning(
+                "no %s was written (%s); the run is complete. Try: %s", name, what, retry, exc_info=bug
+            )
 
 
 def publish(run: Run, seed: int) -> None:
@@ -125,7 +129,8 @@ def publish(run: Run, seed: int) -> None:
 def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Json]], held_out: OutOfFold | None) -> None:
     """Publish the best seed's models, and score each; results.json of the run is written last.
 
-    outcomes: of each seed, by task. `seconds` of results are those of training, in whatever processes, and scoring.
+    outcomes: of each seed, by task. `seconds` of results are those of training, in whatever processes, and
+    scoring.
     """
     trained = [next(iter(each.values())) for each in outcomes] + (held_out.folds["each"] if held_out else [])
     started = time.monotonic() - sum(each["seconds"] for each in trained)
@@ -152,17 +157,28 @@ def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started
         split = reported_split(results)
         headline = results["headline"]
         score, interval = (results["splits"][split][kind].get(headline) for kind in ("metrics", "intervals"))
-        kept = {"task": results["task"]["name"], "weight": jobs.weights[name], "headline": headline, "split": split}
+        kept = {
+            "task": results["task"]["name"],
+            "weight": jobs.weights[name],
+            "headline": headline,
+            "split": split,
+        }
         summary[name] = {**kept, "score": score, "interval": interval}
     overall = mean(each["score"] for each in summary.values())
-    write_json(run.folder / "results.json", {"tasks": summary, MEAN: overall, "seconds": time.monotonic() - started})
+    write_json(
+        run.folder / "results.json", {"tasks": summary, MEAN: overall, "seconds": time.monotonic() - started}
+    )
 
 
 def events_of(name: str, events: Iterable[Record]) -> Iterator[Json]:
     """The events of metrics.jsonl that are about this task, with its metrics as those of a run of its own."""
     prefix = f"eval_{name}/"
     for event in events:
-        own = {f"eval_{key.removeprefix(prefix)}": value for key, value in event.items() if key.startswith(prefix)}
+        own = {
+            f"eval_{key.removeprefix(prefix)}": value
+            for key, value in event.items()
+            if key.startswith(prefix)
+        }
         common = {key: value for key, value in event.items() if not key.startswith("eval_")}
         if own or len(common) == len(event):
             yield {**common, **own}
@@ -192,7 +208,9 @@ def finish_job(
     write_json(run.folder / "environment.json", environment(device, predictor.precision) | more)
     if len(outcomes) == 1:
         scores = {split: each["metrics"] for split, each in splits.items()}
-        outcomes = [outcomes[0] | {"headline": scores.get("validation", {}).get(job.headline), "metrics": scores}]
+        outcomes = [
+            outcomes[0] | {"headline": scores.get("validation", {}).get(job.headline), "metrics": scores}
+        ]
     if held_out:
         splits[OUT_OF_FOLD] = held_out.scores
         baselines[OUT_OF_FOLD] = held_out.baselines
@@ -238,7 +256,12 @@ def score_splits(
 
 
 def write_predictions(
-    run: Run, split: str, rows: Dataset, origin: Origin, answers: Iterable[Any], more: Mapping[str, Sequence[Any]] = {}
+    run: Run,
+    split: str,
+    rows: Dataset,
+    origin: Origin,
+    answers: Iterable[Any],
+    more: Mapping[str, Sequence[Any]] = {},
 ) -> None:
     """Write predictions/SPLIT.jsonl: a line per row with its location and answer. more: further columns."""
     with written_aside(run.predictions(split)) as file:
@@ -249,12 +272,20 @@ def write_predictions(
 
 
 def over_seeds(outcomes: list[Json]) -> dict[str, dict[str, dict[str, float]]]:
-    """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the metric."""
-    return {split: mean_and_sd([each["metrics"][split] for each in outcomes]) for split in outcomes[0]["metrics"]}
+    """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the
+    metric.
+    """
+    return {
+        split: mean_and_sd([each["metrics"][split] for each in outcomes]) for split in outcomes[0]["metrics"]
+    }
 
 
 def mean_and_sd(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
-    """Metric -> mean and sample standard deviation, where it is defined each time; without those of single labels."""
+    """Metric -> mean and sample standard deviation, where it is defined each time; without those of single
+    labels.
+    """
     table = {name: [each.get(name) for each in scores] for name in scores[0] if "/" not in name}
-    defined = {name: [v for v in values if v is not None] for name, values in table.items() if None not in values}
+    defined = {
+        name: [v for v in values if v is not None] for name, values in table.items() if None not in values
+    }
     return {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in defined.items()}

@@ -1,4 +1,6 @@
-"""Cross-validation: every training row is answered by a model that was trained on the rows of the other folds."""
+"""Cross-validation: every training row is answered by a model that was trained on the rows of the other
+folds.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,12 @@ DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
 
 
 def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
-    """Train the models of the folds alone; returns FOLDER/predictions/train-oof.jsonl, the training rows with answers.
+    """Train the models of the folds alone; returns FOLDER/predictions/train-oof.jsonl, the training rows with
+    answers.
 
-    The model of the first fold also answers the rows of the other splits, beside that file. The recipe's number of
-    folds, by default 5. folds.json beside predictions/ has their scores. The same call continues what was interrupted.
-    Raises RecipeError, DataError or ModelError before anything is trained.
+    The model of the first fold also answers the rows of the other splits, beside that file. The recipe's
+    number of folds, by default 5. folds.json beside predictions/ has their scores. The same call continues
+    what was interrupted. Raises RecipeError, DataError or ModelError before anything is trained.
 
     >>> bertkit.cross_validate(bertkit.load_recipe("my.yaml", ["folds=2"]), "folds/mine").name
     'train-oof.jsonl'
@@ -58,21 +61,27 @@ def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
     return run.predictions(OUT_OF_FOLD)
 
 
-def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter, others: Collection[str] = ()) -> OutOfFold | None:
+def run_folds(
+    jobs: Jobs, run: Run, metadata: MetadataWriter, others: Collection[str] = ()
+) -> OutOfFold | None:
     """Train each fold's model on the other rows, with the recipe's first seed, and write what it answers.
 
-    others: splits that the model of the first fold answers too. None without folds, and on other ranks than the first.
-    """
+    others: splits that the model of the first fold answers too. None without folds, and on other ranks than
+    the first."""
     if not jobs.first.folds:
         return None
     job = jobs.only
     count = max(jobs.only.folds)
-    outcomes = [_train_fold(jobs, fold, run, metadata, others if fold == 1 else ()) for fold in range(1, count + 1)]
+    outcomes = [
+        _train_fold(jobs, fold, run, metadata, others if fold == 1 else ()) for fold in range(1, count + 1)
+    ]
     if not processes.first():
         return None
     rows = job.data.rows["train"]
     with ExitStack() as stack:
-        files = [stack.enter_context(_answers_file(run, n).open(encoding="utf-8")) for n in range(1, count + 1)]
+        files = [
+            stack.enter_context(_answers_file(run, n).open(encoding="utf-8")) for n in range(1, count + 1)
+        ]
         answers = DiskList(json.loads(files[fold - 1].readline()) for fold in job.folds)
     write_predictions(run, OUT_OF_FOLD, rows, job.data.origins["train"], answers, {"fold": job.folds})
     graded, scores = scored(job.task, answers, rows, job.extensions.metrics, job.recipe.data.by)
@@ -80,14 +89,17 @@ def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter, others: Collection
     mean, sd = ({metric: both[name] for metric, both in means.items()} for name in ("mean", "sd"))
     folds = {"count": count, "each": outcomes, "mean": mean, "sd": sd}
     pairs = [] if job.task.schema.together else _parts(job)
-    return OutOfFold(graded, scores, _baselines(job, pairs), folds, pairs if isinstance(graded, GradedLabels) else [])
+    return OutOfFold(
+        graded, scores, _baselines(job, pairs), folds, pairs if isinstance(graded, GradedLabels) else []
+    )
 
 
 def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
-    """The jobs; after folds without validation rows, with temperature and thresholds of the out-of-fold answers.
+    """The jobs; after folds without validation rows, with temperature and thresholds of the out-of-fold
+    answers.
 
-    What sets with a coverage are taken from is not fitted: its guarantee holds for rows that one model has answered.
-    """
+    What sets with a coverage are taken from is not fitted: its guarantee holds for rows that one model has
+    answered."""
     job = jobs.first
     if not held_out or "validation" in job.data.rows or not held_out.fitted_on:
         return jobs
@@ -100,8 +112,12 @@ def _answers_file(run: Run, fold: int) -> Path:
     return run.checkpoints / f"fold-{fold}" / "answers.jsonl"
 
 
-def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, others: Collection[str]) -> dict[str, Any]:
-    """Train on the rows of other folds, and answer those of this one and of other splits; returns its done.json."""
+def _train_fold(
+    jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, others: Collection[str]
+) -> dict[str, Any]:
+    """Train on the rows of other folds, and answer those of this one and of other splits; returns its
+    done.json.
+    """
     job = jobs.only
     file = _answers_file(run, fold)
     held = np.flatnonzero(np.equal(job.folds, fold))
@@ -151,7 +167,9 @@ def _parts(job: Job) -> list[tuple[Dataset, Dataset]]:
     """Of each fold the rows of the others, and its own."""
     rows = job.data.rows["train"]
     fold_of = np.asarray(job.folds)
-    places = ((np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in np.unique(fold_of))
+    places = (
+        (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in np.unique(fold_of)
+    )
     return [(rows.select(learned), rows.select(held)) for learned, held in places]
 
 
@@ -162,7 +180,9 @@ def _baselines(job: Job, pairs: HeldOut) -> dict[str, Scores]:
     if not pairs:  # they learn from the rows that they answer
         return task.baselines(rows["train"], rows["train"])
     validation = [rows["validation"]] if "validation" in rows else []
-    parts = [task.baselines(learned, held, [(learned, each) for each in validation]) for learned, held in pairs]
+    parts = [
+        task.baselines(learned, held, [(learned, each) for each in validation]) for learned, held in pairs
+    ]
     shared = [name for name in parts[0] if all(name in each for each in parts)]
     means = {name: mean_and_sd([each[name] for each in parts]) for name in shared}
     return {name: {metric: both["mean"] for metric, both in scores.items()} for name, scores in means.items()}

@@ -144,7 +144,8 @@ class Jobs:
         return arguments(replace(self.first, recipe=recipe), folder, seed)
 
     def rank(self, outcomes: Mapping[str, Record]) -> float:
-        """The score by which seeds are compared: the mean of the tasks' headlines, or that of a task the recipe names.
+        """The score by which seeds are compared: the mean of the tasks' headlines, or that of a task the
+        recipe names.
 
         outcomes: of one seed, by task.
         """
@@ -154,7 +155,9 @@ class Jobs:
         return -math.inf if score is None else score
 
 
-def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Jobs, dict[str, list[Finding]]]:
+def prepare_jobs(
+    recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS
+) -> tuple[Jobs, dict[str, list[Finding]]]:
     """The jobs of a recipe, and the findings about each. Raises UserError before anything is written."""
     by_task = dict[str, Job]()
     findings = dict[str, list[Finding]]()
@@ -178,7 +181,9 @@ def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> t
             ]
     without = [name for name, job in by_task.items() if "validation" not in job.data.rows]
     if len(without) < len(by_task):
-        what = "no validation split, which the others have: the checkpoint is chosen by the scores of all tasks"
+        what = (
+            "no validation split, which the others have: the checkpoint is chosen by the scores of all tasks"
+        )
         fix = "Hold one out: data: {validation: 0.1}"
         problems += [Problem(f"tasks.{name}.data", what, fix) for name in without]
     if problems:
@@ -194,7 +199,9 @@ def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> t
 
 
 def prepare_job(recipe: Recipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Job, list[Finding]]:
-    """The job of one task, and the findings about its data and model. Raises UserError before anything is written."""
+    """The job of one task, and the findings about its data and model. Raises UserError before anything is
+    written.
+    """
     encoder = resolve_encoder(recipe.model)
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
     task, data = prepare(recipe, encoder, extensions.metrics)
@@ -211,7 +218,9 @@ def prepare_job(recipe: Recipe, extensions: Extensions = NO_EXTENSIONS) -> tuple
 
 
 def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
-    """The rows of every split, and the task with what they determine. metrics: the user's own, as in `dry_run`."""
+    """The rows of every split, and the task with what they determine. metrics: the user's own, as in
+    `dry_run`.
+    """
     kind = get_task(recipe.task.name)
     tokenizer = encoder.tokenizer(split_special_tokens=not kind.schema.special_tokens)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
@@ -240,12 +249,14 @@ def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
     return RecipeError(
         "training.metric_for_best_model",
         f"{task.name} with these targets has no metric {name!r}{did_you_mean(name, known)}",
-        f"It has {', '.join(known)}. Metrics of your own are passed from Python: bertkit.train(…, metrics=[…]).",
+        f"It has {', '.join(known)}. Metrics of your own are passed from Python: bertkit.train(…, "
+        "metrics=[…]).",
     )
 
 
 def inspect(task: Task, data: Data, headline: str, encoder: str) -> tuple[Dataset, list[Finding]]:
-    """Check and report all splits, for the encoder of this name; returns the training features and the findings.
+    """Check and report all splits, for the encoder of this name; returns the training features and the
+    findings.
 
     Raises DataError on a failure.
     """
@@ -270,7 +281,9 @@ def inspect(task: Task, data: Data, headline: str, encoder: str) -> tuple[Datase
 
 
 def build(job: Job) -> Any:
-    """The model to train: encoder and head; with fewer layers, frozen parts or LoRA on request. Raises UserError."""
+    """The model to train: encoder and head; with fewer layers, frozen parts or LoRA on request. Raises
+    UserError.
+    """
     recipe = job.recipe
     task = job.task
     model: Any = task.model(job.encoder)
@@ -281,10 +294,11 @@ def build(job: Job) -> Any:
 
 
 def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
-    """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
+    """Build arguments and model once, for what transformers and peft refuse, and let the model read a few
+    inputs.
 
-    The user's metrics are computed once, of the untrained model: only what they return has their names. Returns the
-    attachments and the findings. Raises UserError; nothing is written.
+    The user's metrics are computed once, of the untrained model: only what they return has their names.
+    Returns the attachments and the findings. Raises UserError; nothing is written.
     """
     recipe = job.recipe
     task = job.task
@@ -308,7 +322,9 @@ def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
             splits = ("validation", *scored_splits(job.data))
             rows = next(job.data.rows[split] for split in splits if split in job.data.rows)
             precision = resolve_precision("auto", args.device)
-            runner = Runner(task, model.to(args.device), args.device, precision, args.per_device_eval_batch_size)
+            runner = Runner(
+                task, model.to(args.device), args.device, precision, args.per_device_eval_batch_size
+            )
             scores = evaluate(task, rows, runner, fitted=True, metrics=extensions.metrics)
             if job.headline not in scores:
                 raise _no_metric(task, job.headline, [name for name in scores if "/" not in name])
@@ -318,7 +334,9 @@ def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
 
 def scored_splits(data: Data) -> list[str]:
     """The splits with targets other than train; train itself if there is no other."""
-    held_out = [split for split, rows in data.rows.items() if split != "train" and data.target in rows.column_names]
+    held_out = [
+        split for split, rows in data.rows.items() if split != "train" and data.target in rows.column_names
+    ]
     return held_out or ["train"]
 
 
@@ -351,7 +369,9 @@ def arguments(job: Job, folder: Path, seed: int) -> Arguments:
         )
     else:
         settings["eval_strategy"] = "no"
-    if (recipe.folds or len(recipe.seeds) > 1) and settings.get("run_name"):  # else trackers draw them as one line
+    if (recipe.folds or len(recipe.seeds) > 1) and settings.get(
+        "run_name"
+    ):  # else trackers draw them as one line
         settings["run_name"] += f"-{folder.name}"
     try:
         made = Arguments(**{**defaults, **settings})
@@ -372,7 +392,9 @@ def arguments(job: Job, folder: Path, seed: int) -> Arguments:
 
 
 def _require_trackers(names: Sequence[str]) -> None:
-    """Raises RecipeError where transformers has no integration of this name, or its library is not installed."""
+    """Raises RecipeError where transformers has no integration of this name, or its library is not
+    installed.
+    """
     known = integration_utils.INTEGRATION_TO_CALLBACK.keys()
     if unknown := [str(name) for name in names if name not in known]:
         raise RecipeError(
@@ -384,5 +406,7 @@ def _require_trackers(names: Sequence[str]) -> None:
     missing = sorted({*names} - {*installed, "azure_ml", "flyte"})  # these two are not always listed
     if missing:  # MLflow's callback would refuse this too, but also print a traceback from its __del__
         raise RecipeError(
-            "training.report_to", f"{' and '.join(missing)}: not installed", f"pip install {' '.join(missing)}"
+            "training.report_to",
+            f"{' and '.join(missing)}: not installed",
+            f"pip install {' '.join(missing)}",
         )

@@ -1,4 +1,6 @@
-"""What a run is trained with, as its folder has it: recipe, data and versions; a resumed run must have the same."""
+"""What a run is trained with, as its folder has it: recipe, data and versions; a resumed run must have the
+same.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def open_run(
     changed: bool = False,
     extensions: Extensions = NO_EXTENSIONS,
 ) -> Iterator[tuple[Jobs, MetadataWriter]]:
-    """Within the block, no other program writes into the run: its jobs, and what writes what they are trained with.
+    """Within the block, no other program writes into the run: its jobs, and what writes what they are trained
+    with.
 
     resume, changed: as for `train`. Raises UserError before anything is written.
     """
@@ -45,20 +48,25 @@ def open_run(
         jobs, findings = prepare_jobs(recipe, extensions)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
-            require_folder(recipe, run, resume, changed)  # another program may have trained there in the meantime
+            require_folder(
+                recipe, run, resume, changed
+            )  # another program may have trained there in the meantime
             for name, part in jobs.runs(run).items():
                 require_unchanged(jobs.by_task[name], part, changed)
         metadata = MetadataWriter(partial(write_metadata, jobs, run, findings))
-        if not any(run.checkpoints.rglob("checkpoint-*")):  # a training may refuse the one that it continues from
+        if not any(
+            run.checkpoints.rglob("checkpoint-*")
+        ):  # a training may refuse the one that it continues from
             metadata.write()
         yield jobs, metadata
 
 
 def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> None:
-    """Raises UserError unless the folder is new or empty or, to resume, a run of this recipe, and of the same tasks.
+    """Raises UserError unless the folder is new or empty or, to resume, a run of this recipe, and of the same
+    tasks.
 
-    changed: accept a run of another recipe for the same tasks, and trainings with another recipe. Nothing is written,
-    so that errors in data or model leave no folder behind.
+    changed: accept a run of another recipe for the same tasks, and trainings with another recipe. Nothing is
+    written, so that errors in data or model leave no folder behind.
     """
     folder = run.folder
     stored = run.folder / "recipe.yaml"
@@ -78,7 +86,8 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
         new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]
         raise RecipeError(
             stored,
-            f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}",
+            "the run was started with another recipe; new lines: "
+            f"{'; '.join(new[:5]) or 'none, some are missing'}",
             f"Give the same recipe and overrides, or another folder, or {ANYWAY}.",
         )
     fix = f"Remove it, start a new run in another folder, or {ANYWAY}."
@@ -90,7 +99,9 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
     tasks = tasks_of_recipe(stored)
     now = [name for name in recipe.parts if name]
     if tasks != now:
-        started, wanted = (f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (tasks, now))
+        started, wanted = (
+            f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (tasks, now)
+        )
         raise RecipeError(
             stored,
             f"the run was started with {started}, and has {wanted} now",
@@ -99,14 +110,19 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
 
 
 def require_unchanged(job: Job, run: Run, changed: bool) -> None:
-    """Raises DataError on a resume with other data, libraries or attachments; with other folds even if `changed`."""
+    """Raises DataError on a resume with other data, libraries or attachments; with other folds even if
+    `changed`.
+    """
     known = run.folder / "data.json"
     environment = run.folder / "environment.json"
     problems = []
     now = versions()
     mixed = known.is_file() and _section(known, "folds") not in ({}, _folds(job))
     if mixed:
-        what = "the folds differ from those this run was started with: a model may have learned rows that it answers"
+        what = (
+            "the folds differ from those this run was started with: a model may have learned rows that "
+            "it answers"
+        )
         problems.append(Problem(str(known), what, "Start a new run."))
     if known.is_file() and _section(known, "fingerprints") != job.data.fingerprints:
         what = "the data differ from those this run was started with (their sha256 differs)"
@@ -115,13 +131,18 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
     other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
     if other:
         what = f"the libraries differ from those this run was started with: {'; '.join(other)}"
-        problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
+        problems.append(
+            Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}.")
+        )
     attached = job.extensions.names
     started = _section(environment, "attachments", list) if environment.is_file() else attached
     if attached != started:
         first, second = (", ".join(names) or "no attachments of yours" for names in (started, attached))
         what = f"the run was started with {first}, and has {second} now"
-        fix = f"Resume it from Python with the same compute_loss_func and attachments, start a new run, or {ANYWAY}."
+        fix = (
+            "Resume it from Python with the same compute_loss_func and attachments, start a new run, or "
+            f"{ANYWAY}."
+        )
         problems.append(Problem(str(environment), what, fix))
     if problems and (mixed or not changed):
         raise DataError(problems)
@@ -134,23 +155,31 @@ def trained_with(recipe: AnyRecipe) -> str:
 
 
 def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding]]) -> None:
-    """Write what the run and each of its tasks is trained with: recipe, versions, data, and rows from Python."""
+    """Write what the run and each of its tasks is trained with: recipe, versions, data, and rows
+    from Python.
+    """
     write_text(run.folder / "recipe.yaml", to_yaml(jobs.recipe))
     for name, part in jobs.runs(run).items():
         job = jobs.by_task[name]
-        write_text(part.folder / "recipe.yaml", to_yaml(job.recipe))  # first: without it the folder is not a run
+        write_text(
+            part.folder / "recipe.yaml", to_yaml(job.recipe)
+        )  # first: without it the folder is not a run
         write_json(part.folder / "environment.json", {"versions": versions()} | job.extensions.recorded)
         rows = {split: len(rows) for split, rows in job.data.rows.items()}
         facts = {"fingerprints": job.data.fingerprints, "rows": rows}
         facts |= {"folds": folds} if (folds := _folds(job)) else {}
         facts |= {"files": files} if (files := keep_rows(job.recipe.data, part.folder / "data")) else {}
-        write_json(part.folder / "data.json", facts | {"findings": [each._asdict() for each in findings[name]]})
+        write_json(
+            part.folder / "data.json", facts | {"findings": [each._asdict() for each in findings[name]]}
+        )
 
 
 def _folds(job: Job) -> Json:
     """The number of folds, and what tells them and their rows from others; empty without folds."""
     parts = json.dumps([job.data.fingerprints["train"], *job.folds])
-    return {"count": max(job.folds), "sha256": hashlib.sha256(parts.encode()).hexdigest()} if job.folds else {}
+    return (
+        {"count": max(job.folds), "sha256": hashlib.sha256(parts.encode()).hexdigest()} if job.folds else {}
+    )
 
 
 def _section(file: Path, name: str, kind: type = dict) -> Any:

@@ -43,8 +43,10 @@ logger = logging.getLogger(__name__)
 
 METHODS = {"head": head.fit, "contrastive": contrastive.fit}  # by `Task.method`
 MEMORY_ADVICE = (
-    "auto_find_batch_size: true takes the same steps in smaller parts; gradient_checkpointing: true takes less memory. "
-    "Or lower per_device_train_batch_size and raise gradient_accumulation_steps as much; or lower model.max_length."
+    "auto_find_batch_size: true takes the same steps in smaller parts; activation_checkpointing: true takes "
+    "less memory. "
+    "Or lower per_device_train_batch_size and raise gradient_accumulation_steps as much; or lower "
+    "model.max_length."
 )
 
 
@@ -70,7 +72,9 @@ class SeedFolder:
 
 
 def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dict[str, Json]:
-    """Train one seed to its best checkpoint, calibrate and save each task's model; returns each one's done.json."""
+    """Train one seed to its best checkpoint, calibrate and save each task's model; returns each one's
+    done.json.
+    """
     folders = {name: SeedFolder(part, seed) for name, part in jobs.runs(run).items()}
     if all(folder.finished for folder in folders.values()):
         return {name: dict(read_json(folder.done)) for name, folder in folders.items()}
@@ -90,7 +94,8 @@ def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dic
 def fit(
     jobs: Jobs, seed: int, folder: Path, title: str, log: Path, metadata: MetadataWriter
 ) -> dict[str, TrainedModel]:
-    """Train the models of the jobs in `folder`, a folder of RUN/checkpoints; empty on other ranks than the first.
+    """Train the models of the jobs in `folder`, a folder of RUN/checkpoints; empty on other ranks than the
+    first.
 
     title: of its progress. log: where its metrics are logged. Raises UserError.
     """
@@ -112,7 +117,9 @@ def fit(
             return {}
         start.write()  # no trainer calls it
         job, (name, runner) = jobs.only, *runners.items()
-        model, facts = METHODS[method](replace(runner, model=runner.model.to(args.device)), job.features, args.seed)
+        model, facts = METHODS[method](
+            replace(runner, model=runner.model.to(args.device)), job.features, args.seed
+        )
         return {name: TrainedModel(replace(runner, model=model), facts)}
     clock = Clock(args.seconds)
     stop = jobs.recipe.early_stopping
@@ -122,7 +129,8 @@ def fit(
         callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
     trainer = make_trainer(jobs, runners, args, [*callbacks, *jobs.first.extensions.callbacks], clock)
     seconds = run_trainer(trainer, folder)
-    trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
+    # all have read the best checkpoint, which may be deleted from here on
+    trainer.accelerator.wait_for_everyone()
     if not args.should_save:
         return {}
     facts = {
@@ -148,14 +156,22 @@ def new_runners(jobs: Jobs, args: Arguments) -> dict[str, Runner]:
 
 
 def make_trainer(
-    jobs: Jobs, runners: Mapping[str, Runner], args: Arguments, callbacks: Sequence[TrainerCallback], clock: Clock
+    jobs: Jobs,
+    runners: Mapping[str, Runner],
+    args: Arguments,
+    callbacks: Sequence[TrainerCallback],
+    clock: Clock,
 ) -> Trainer:
     """The trainer of one seed. Raises RecipeError where transformers refuses the arguments."""
     data = training_data(jobs, runners, args)
     attachments = jobs.first.attachments
     try:
         return Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock)
-    except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: a library that is not installed
+    except (
+        ImportError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # such as report_to: a library that is not installed
         raise RecipeError("training", str(error).strip()) from error
 
 
@@ -182,11 +198,13 @@ def training_data(jobs: Jobs, runners: Mapping[str, Runner], args: Arguments) ->
 
 
 def run_trainer(trainer: Trainer, folder: Path) -> float:
-    """Train from the latest intact checkpoint in `folder`, if any; returns the seconds it took, with those up to the
-    checkpoint. Raises UserError.
+    """Train from the latest intact checkpoint in `folder`, if any; returns the seconds it took, with those up
+    to the checkpoint. Raises UserError.
     """
     for each in trainer.callback_handler.callbacks:
-        if isinstance(each, TensorBoardCallback) and each.logging_dir is None:  # else TENSORBOARD_LOGGING_DIR is set
+        if (
+            isinstance(each, TensorBoardCallback) and each.logging_dir is None
+        ):  # else TENSORBOARD_LOGGING_DIR is set
             each.logging_dir = str(folder.parent.parent / "logs" / folder.name)
     start, damaged = latest_intact(folder)
     for bad in damaged:
@@ -242,12 +260,15 @@ def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dic
     if len(recipe.seeds) == 1:
         return {}
     return {
-        split: evaluate(task, data.rows[split], runner, metrics=job.extensions.metrics) for split in scored_splits(data)
+        split: evaluate(task, data.rows[split], runner, metrics=job.extensions.metrics)
+        for split in scored_splits(data)
     }
 
 
 def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
-    """Write a model folder that transformers loads by itself, with bertkit's own settings in its config.json."""
+    """Write a model folder that transformers loads by itself, with bertkit's own settings in its
+    config.json.
+    """
     aside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     extra = task.extra_modules(model)
@@ -258,7 +279,9 @@ def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
         "task": task.options.model_dump(mode="json"),
         "extra_weights": {name: f"{name}.safetensors" for name in extra},
     }
-    parts = {name for name, module in model.named_children() if any(module is other for other in extra.values())}
+    parts = {
+        name for name, module in model.named_children() if any(module is other for other in extra.values())
+    }
     state = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in parts}
     state |= task.extra_tensors(model)
     with written_to(aside):

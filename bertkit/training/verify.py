@@ -31,17 +31,26 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
     False: no other process can load it, whose task was registered in this one.
     """
     if is_registered(predictor.task.name):
-        logger.warning("not verified: a fresh process does not know %s, which this one registered", predictor.task.name)
+        logger.warning(
+            "not verified: a fresh process does not know %s, which this one registered", predictor.task.name
+        )
         return False
     inputs = {*predictor.task.schema.context}.union(*predictor.task.inputs)
-    probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), PROBED)))]
+    probe = [
+        {name: row[name] for name in inputs if name in row}
+        for row in rows.select(range(min(len(rows), PROBED)))
+    ]
     with TemporaryDirectory() as folder:
         source = Path(folder, "rows.jsonl")
         output = Path(folder, "answers.jsonl")
         write_lines(source, probe)
         command = [sys.executable, "-P", "-m", "bertkit", "predict", str(run.model), f"--input={source}"]
         command += [f"--output={output}", *(f"--column={name}={name}" for name in probe[0])]
-        alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
+        alone = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+        }
         # A notebook may have added to its path, or taken from it.
         alone["PYTHONPATH"] = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
@@ -49,11 +58,14 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
             raise ModelError(run.model, f"does not load in a fresh process:\n{done.stderr.strip()}")
         fresh = [json.loads(line)["answer"] for line in output.read_text(encoding="utf-8").splitlines()]
     ours = list(replace(predictor, columns={}).stream(probe))
-    different = [row for row, (answer, other) in enumerate(zip(ours, fresh, strict=True), 1) if answer != other]
+    different = [
+        row for row, (answer, other) in enumerate(zip(ours, fresh, strict=True), 1) if answer != other
+    ]
     if different:
         raise ModelError(
             run.model,
-            f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0]}",
+            f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row "
+            f"{different[0]}",
             "This is a bug of bertkit; please report it with the recipe.",
         )
     logger.info("verified: a fresh process gives the same %d answers", len(ours))

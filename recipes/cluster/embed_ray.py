@@ -1,8 +1,10 @@
-"""Vectors of the texts of a folder on a Ray cluster, with a model in each worker: one per GPU, or else per core.
+"""Vectors of the texts of a folder on a Ray cluster, with a model in each worker: one per GPU, or else per
+core.
 
 Run:       python recipes/cluster/embed_ray.py runs/similarity reviews vectors --side document
 
-Each row keeps its columns, and gets `vector`. Order, killed workers and what machines need: see predict_ray.py.
+Each row keeps its columns, and gets `vector`. Order, killed workers and what machines need: see
+predict_ray.py.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ def main() -> None:
     parser.add_argument("model", help="a run folder, a model folder or a Hub id")
     parser.add_argument("input", help="a folder, or a file")
     parser.add_argument("output", help="a new folder of parquet files")
-    parser.add_argument("--format", default="parquet", choices=("csv", "json", "parquet"), help="json: a row a line")
-    parser.add_argument("--side", default="text", choices=("text", "query", "document"), help="which prefix to prepend")
+    parser.add_argument(
+        "--format", default="parquet", choices=("csv", "json", "parquet"), help="json: a row a line"
+    )
+    parser.add_argument(
+        "--side", default="text", choices=("text", "query", "document"), help="which prefix to prepend"
+    )
     parser.add_argument("--text", default="text", help="the column of texts")
     parser.add_argument("--batch-size", type=int, default=4096, help="texts that a worker encodes at a time")
     args = parser.parse_args()

@@ -1,9 +1,10 @@
-"""Answers for the rows of a folder on a Ray cluster, with a model in each worker: one per GPU, or else per core.
+"""Answers for the rows of a folder on a Ray cluster, with a model in each worker: one per GPU, or else per
+core.
 
 Run:       python recipes/cluster/predict_ray.py runs/sst2 reviews answers --column text=sentence
 
-Each row keeps its columns, and gets those of csv output, such as `answer.label`. The rows are in any order. A worker
-that is killed is started again, with its rows. All machines need bertkit[ray], and the same paths.
+Each row keeps its columns, and gets those of csv output, such as `answer.label`. The rows are in any order. A
+worker that is killed is started again, with its rows. All machines need bertkit[ray], and the same paths.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ def main() -> None:
     parser.add_argument("model", help="a run folder, a model folder or a Hub id")
     parser.add_argument("input", help="a folder, or a file")
     parser.add_argument("output", help="a new folder of parquet files")
-    parser.add_argument("--format", default="parquet", choices=("csv", "json", "parquet"), help="json: a row a line")
-    parser.add_argument("--column", action="append", default=[], metavar="text=NAME", help="the column to read as text")
+    parser.add_argument(
+        "--format", default="parquet", choices=("csv", "json", "parquet"), help="json: a row a line"
+    )
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="text=NAME", help="the column to read as text"
+    )
     parser.add_argument("--batch-size", type=int, default=4096, help="rows that a worker answers at a time")
     args = parser.parse_args()
 

@@ -3,10 +3,12 @@
 Run:       python recipes/features/frozen.py
            python recipes/features/frozen.py --train train.tsv --test dev.tsv --text sentence --label label
 
-The last four layers concatenated. C is selected on folds of train; vectors are cached on disk, so every fold after
+The last four layers concatenated. C is selected on folds of train; vectors are cached on disk, so every fold
+after
 the first fit, and every later run, skips the encoder.
 
-Expected:  accuracy 0.757, macro F1 0.757 on the 140 test rows of sample:sentiment (all-MiniLM-L6-v2, bf16 on a CPU)
+Expected:  accuracy 0.757, macro F1 0.757 on the 140 test rows of sample:sentiment (all-MiniLM-L6-v2, bf16 on
+a CPU)
 """
 
 from __future__ import annotations
@@ -37,17 +39,24 @@ def main() -> None:
     args = parser.parse_args()
 
     train, test = (
-        pd.read_json(file, lines=True) if file.suffix == ".jsonl" else pd.read_csv(file, sep=None, engine="python")
+        pd.read_json(file, lines=True)
+        if file.suffix == ".jsonl"
+        else pd.read_csv(file, sep=None, engine="python")
         for file in (args.train, args.test)
     )
     head = make_pipeline(
-        Features(args.model, layers=args.layers, pool=args.pool), StandardScaler(), LogisticRegression(max_iter=1000)
+        Features(args.model, layers=args.layers, pool=args.pool),
+        StandardScaler(),
+        LogisticRegression(max_iter=1000),
     )
     search = GridSearchCV(head, {"logisticregression__C": [1e-4, 1e-3, 1e-2, 1e-1]}, cv=5)
     search.fit(train[args.text], train[args.label])
     expected, found = test[args.label], search.predict(test[args.text])
     print(f"{len(train):,} rows of train, {len(test):,} of test, {search.best_params_}")
-    print(f"accuracy {accuracy_score(expected, found):.4f}  macro F1 {f1_score(expected, found, average='macro'):.4f}")
+    print(
+        f"accuracy {accuracy_score(expected, found):.4f}  macro F1 "
+        f"{f1_score(expected, found, average='macro'):.4f}"
+    )
 
 
 if __name__ == "__main__":

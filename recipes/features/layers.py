@@ -1,14 +1,16 @@
 """What each layer encodes: a table of validation scores over layers and their combinations.
 
-After the table of feature-based results of Devlin et al. 2019, section 5.3, with a linear classifier instead of
+After the table of feature-based results of Devlin et al. 2019, section 5.3, with a linear classifier instead
+of
 their BiLSTM, and one vector per text instead of one per word. All layers are read in one pass.
 
 Run:       python recipes/features/layers.py
-           python recipes/features/layers.py --train train.tsv --validation dev.tsv --text sentence --label label
+           python recipes/features/layers.py --train train.tsv --validation dev.tsv --text sentence --label
+           label
 
-Expected:  on the 160 validation rows of sample:sentiment (all-MiniLM-L6-v2, bf16 on a CPU): embeddings 0.675, layers 1
-to 6: 0.719 0.725 0.819 0.794 0.756 0.706, last four concatenated 0.781. The encoder was tuned for the topic of a
-text, not its sentiment: its last layer is worse than its middle ones.
+Expected:  on the 160 validation rows of sample:sentiment (all-MiniLM-L6-v2, bf16 on a CPU): embeddings 0.675,
+layers 1 to 6: 0.719 0.725 0.819 0.794 0.756 0.706, last four concatenated 0.781. The encoder was tuned for
+the topic of a text, not its sentiment: its last layer is worse than its middle ones.
 """
 
 from __future__ import annotations
@@ -37,13 +39,17 @@ def main() -> None:
     args = parser.parse_args()
 
     train, validation = (
-        pd.read_json(file, lines=True) if file.suffix == ".jsonl" else pd.read_csv(file, sep=None, engine="python")
+        pd.read_json(file, lines=True)
+        if file.suffix == ".jsonl"
+        else pd.read_csv(file, sep=None, engine="python")
         for file in (args.train, args.validation)
     )
     count = args.layers
     every = Features(args.model, layers=range(count + 1), pool=args.pool).fit([])
     # (texts, layers + 1, size): pooling by mean or cls goes with sums over layers, in any order.
-    given, asked = (every.transform(rows[args.text]).reshape(len(rows), count + 1, -1) for rows in (train, validation))
+    given, asked = (
+        every.transform(rows[args.text]).reshape(len(rows), count + 1, -1) for rows in (train, validation)
+    )
 
     def score(chosen: list[int], combine: str) -> str:
         parts = given[:, chosen], asked[:, chosen]

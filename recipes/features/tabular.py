@@ -1,11 +1,12 @@
 """Text next to numbers and categories: frozen features as one of a ColumnTransformer's columns.
 
-The table is generated: a short note, an age and a ward; whether a visit follows depends on all three. The value of each
-part is shown by omitting it. It is a pattern to copy, not a result.
+The table is generated: a short note, an age and a ward; whether a visit follows depends on all three. The
+value of each part is shown by omitting it. It is a pattern to copy, not a result.
 
 Run:       python recipes/features/tabular.py
 
-Expected:  ROC AUC 0.839; without the note 0.707, without the age 0.777, without the ward 0.818 (bf16 on a CPU)
+Expected:  ROC AUC 0.839; without the note 0.707, without the age 0.777, without the ward 0.818 (bf16 on a
+CPU)
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from bertkit import Features
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 WELL = ["slept well and eats again", "walks without help", "no complaints today", "wound is dry and clean"]
-WORSE = ["pain got worse overnight", "dizzy when standing up", "fever since the morning", "wound is red and swollen"]
+WORSE = [
+    "pain got worse overnight",
+    "dizzy when standing up",
+    "fever since the morning",
+    "wound is red and swollen",
+]
 WHO = ["Patient", "She", "He", "According to the family, the patient"]
 
 

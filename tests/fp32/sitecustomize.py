@@ -1,7 +1,8 @@
-"""`pytest --precision fp32` puts this folder into PYTHONPATH: subprocesses, too, see a processor without bf16.
+"""`pytest --precision fp32` puts this folder into PYTHONPATH: subprocesses, too, see a processor without
+bf16.
 
-Python runs a `sitecustomize` when it starts. torch is slow to import and not always needed, so its function is replaced
-when something imports it.
+Python runs a `sitecustomize` when it starts. torch is slow to import and not always needed, so its function
+is replaced when something imports it.
 """
 
 import sys

@@ -2,7 +2,10 @@
 
 import cases
 
-NUMBER = {word: index % 5 / 4 for index, word in enumerate(sorted({word for words in cases.TOKENS for word in words}))}
+NUMBER = {
+    word: index % 5 / 4
+    for index, word in enumerate(sorted({word for words in cases.TOKENS for word in words}))
+}
 NUMBERS = [[NUMBER[word] for word in words] for words in cases.TOKENS]
 ROWS = {"tokens": cases.TOKENS, "numbers": NUMBERS}
 LONG = {name: [row * 3 for row in rows] for name, rows in ROWS.items()}

@@ -1,7 +1,8 @@
-"""Public data sets: every row is read, every answer of SQuAD stands where it should, and scores are by definition.
+"""Public data sets: every row is read, every answer of SQuAD stands where it should, and scores are by
+definition.
 
-The second implementation of the scores of SQuAD, MLQA and CMRC 2018 is written from the definitions, one character and
-one token at a time.
+The second implementation of the scores of SQuAD, MLQA and CMRC 2018 is written from the definitions, one
+character and one token at a time.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def test_every_question_is_read_and_every_answer_stands_there(
     assert len(rows) == questions
     assert sum(not row["answers"]["text"] for row in rows) == unanswerable
     assert len({row["title"] for row in rows}) == articles
-    assert len({id(row["context"]) for row in rows}) == contexts  # one string for all questions of a paragraph
+    assert (
+        len({id(row["context"]) for row in rows}) == contexts
+    )  # one string for all questions of a paragraph
     located = [check_answers(row["context"], row["answers"]) for row in rows]
     assert sum(len(found["text"]) for found, _ in located) == answers
     assert not any(moved for _, moved in located)
@@ -63,7 +66,11 @@ def naive_tokens(text):
 
 def mlqa_tokens(text, alone=lambda character: False):
     """alone: whether a character is a token by itself, with the combining marks that follow it."""
-    kept = (each for each in text.lower() if each not in string.punctuation and unicodedata.category(each)[0] != "P")
+    kept = (
+        each
+        for each in text.lower()
+        if each not in string.punctuation and unicodedata.category(each)[0] != "P"
+    )
     tokens = [""]
     single = False
     for character in "".join(kept).replace("ال", " "):
@@ -116,7 +123,9 @@ def first_words(row):
 
 
 def mixed(row):
-    """The last gold answer, with noise, to about half of the questions; to the rest the first words, or none."""
+    """The last gold answer, with noise, to about half of the questions; to the rest the first words,
+    or none.
+    """
     texts = row["answers"]["text"]
     if sum(map(ord, row["question"])) % 2:
         return f"The {texts[-1].upper()}." if texts else ""
@@ -124,7 +133,9 @@ def mixed(row):
 
 
 def shifted(row):
-    """The first gold answer with a character more on both sides, or without its middle one and with a full stop."""
+    """The first gold answer with a character more on both sides, or without its middle one and with a full
+    stop.
+    """
     text = row["answers"]["text"][0]
     start = row["answers"]["answer_start"][0]
     if len(row["question"]) % 2:
@@ -165,7 +176,9 @@ def test_scores_of_fixed_answers(real_data, name, rule, tokens, answer):
         groups["_has_answer"] = [each for each, texts in zip(naive, gold, strict=True) if texts]
         groups["_no_answer"] = [each for each, texts in zip(naive, gold, strict=True) if not texts]
     for suffix, pairs in groups.items():
-        assert graded.scores[f"exact_match{suffix}"] == pytest.approx(fmean([exact for exact, _ in pairs]), abs=1e-9)
+        assert graded.scores[f"exact_match{suffix}"] == pytest.approx(
+            fmean([exact for exact, _ in pairs]), abs=1e-9
+        )
         assert graded.scores[f"f1{suffix}"] == pytest.approx(fmean([f1 for _, f1 in pairs]), abs=1e-9)
 
 
@@ -181,7 +194,9 @@ def cmrc_f1(predicted, gold):
 
 @pytest.mark.parametrize("name", ["scripts/cmrc2018_trial.json", "scripts/xquad.zh.json"])
 def test_beside_the_scores_of_cmrc(real_data, name):
-    """CMRC 2018 has the same exact match; its F1 counts the longest common run, MLQA's counts all common tokens."""
+    """CMRC 2018 has the same exact match; its F1 counts the longest common run, MLQA's counts all common
+    tokens.
+    """
     rows = rows_of(real_data, name)[:500]
     predicted = list(map(shifted, rows))
     gold = [row["answers"]["text"] for row in rows]
@@ -211,7 +226,14 @@ def load_real(folder, train, dev, **settings):
 @pytest.mark.parametrize(
     ("train", "dev", "settings", "rows", "target", "labels"),
     [
-        ("sst2/train.tsv", "sst2/dev.tsv", {"columns": {"text": "sentence"}}, [67349, 872], "label", ["0", "1"]),
+        (
+            "sst2/train.tsv",
+            "sst2/dev.tsv",
+            {"columns": {"text": "sentence"}},
+            [67349, 872],
+            "label",
+            ["0", "1"],
+        ),
         ("cola/train.tsv", "cola/dev.tsv", COLA, [8551, 1043], "label", ["0", "1"]),
         ("rte/train.tsv", "rte/dev.tsv", RTE, [2490, 277], "label", ["entailment", "not_entailment"]),
         ("stsb/sts-train.csv", "stsb/sts-dev.csv", STSB, [5749, 1500], "score", None),
@@ -233,7 +255,9 @@ def test_every_row_is_read(train, dev, settings, rows, target, labels, real_data
 
 
 def test_a_folder_of_tsv_files_is_a_source(real_data):
-    spec = DataSpec.model_validate({"source": str(real_data / "sst2"), "columns": {"text": "sentence"}, "limit": 50})
+    spec = DataSpec.model_validate(
+        {"source": str(real_data / "sst2"), "columns": {"text": "sentence"}, "limit": 50}
+    )
     data = load(spec, TextClassification.schema)
     assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 50, "validation": 50}
     assert data.origins["train"][0].startswith(str(real_data / "sst2" / "train.tsv:"))
@@ -241,5 +265,8 @@ def test_a_folder_of_tsv_files_is_a_source(real_data):
 
 def test_quotes_and_ends_are_kept_as_they_stand(real_data):
     data = load_real(real_data, "cola/train.tsv", "cola/dev.tsv", **COLA)
-    assert data.rows["train"][0]["text"] == "Our friends won't buy this analysis, let alone the next one we propose."
+    assert (
+        data.rows["train"][0]["text"]
+        == "Our friends won't buy this analysis, let alone the next one we propose."
+    )
     assert data.origins["validation"][1042].endswith("dev.tsv:1043")

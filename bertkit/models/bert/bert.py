@@ -1,10 +1,11 @@
 """BERT, written to be read: embeddings, attention, layers, pooler, and the two heads of its pretraining.
 
 Vaswani et al. 2017, "Attention is all you need" (arXiv 1706.03762), and Devlin et al. 2019, "BERT" (arXiv
-1810.04805), whose sections the docstrings name. The tensors have the names of transformers' BERT, so that weights go
-both ways; they are called by these sizes:
+1810.04805), whose sections the docstrings name. The tensors have the names of transformers' BERT, so that
+weights go both ways; they are called by these sizes:
 
-    batch     texts in the batch              hidden   numbers per token (H in Devlin et al., d_model in Vaswani)
+    batch     texts in the batch              hidden   numbers per token (H in Devlin et al., d_model in
+    Vaswani)
     length    tokens per text, padded         heads    attention heads (A, h)
     chosen    tokens to be predicted          size     numbers per head: hidden / heads (d_k)
     vocab     size of the vocabulary          inner    width of the feed-forward network (4 H, d_ff)
@@ -34,7 +35,15 @@ from bertkit.errors import ModelError
 from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.new_config import MODEL_TYPE, PRESETS, BertConfig, config, read_config
 
-__all__ = ["PRESETS", "BertForMaskedLM", "BertForPreTraining", "BertModel", "config", "load", "load_for_pretraining"]
+__all__ = [
+    "PRESETS",
+    "BertForMaskedLM",
+    "BertForPreTraining",
+    "BertModel",
+    "config",
+    "load",
+    "load_for_pretraining",
+]
 
 IGNORED = -100  # the label of a token that is not predicted
 
@@ -47,9 +56,13 @@ class BertEmbeddings(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.word_embeddings = nn.Embedding(
+            config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id
+        )
         learned = config.positions == "learned"
-        positions = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else Sinusoids(config)
+        positions = (
+            nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else Sinusoids(config)
+        )
         self.position_embeddings = positions
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -74,7 +87,9 @@ class BertEmbeddings(nn.Module):
 
 
 class Sinusoids(nn.Module):
-    """The positions of Vaswani et al., section 3.5, under the name of BERT's learned ones, and never trained."""
+    """The positions of Vaswani et al., section 3.5, under the name of BERT's learned ones, and never
+    trained.
+    """
 
     weight: Tensor
 
@@ -86,11 +101,13 @@ class Sinusoids(nn.Module):
     def table(self) -> Tensor:
         """`(positions, hidden)`: sin(p / 10000^(2i / hidden)) at 2i, its cosine at 2i + 1.
 
-        Section 3.4 scales the words up by √hidden. The layer norm sees no difference where the table is scaled down.
-        """
+        Section 3.4 scales the words up by √hidden. The layer norm sees no difference where the table is
+        scaled down."""
         positions, hidden = self.weight.shape
         frequencies = 10_000.0 ** (-torch.arange(0, hidden, 2, dtype=torch.float64) / hidden)  # (hidden / 2,)
-        angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies  # (positions, hidden / 2)
+        angles = (
+            torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
+        )  # (positions, hidden / 2)
         return self.scale * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
@@ -100,8 +117,8 @@ class Sinusoids(nn.Module):
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q Kᵀ / √size): how much each token attends to each other one (Vaswani et al., section 3.2.1).
 
-    query and key: `(batch, heads, length, size)`. mask: `(batch, 1, 1, length)`, true at tokens that are attended to.
-    Returns `(batch, heads, length, length)`; the last axis sums to 1.
+    query and key: `(batch, heads, length, size)`. mask: `(batch, 1, 1, length)`, true at tokens that are
+    attended to. Returns `(batch, heads, length, length)`; the last axis sums to 1.
     """
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (batch, heads, length, length)
     if mask is not None:
@@ -111,7 +128,9 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
 
 
 class BertSelfAttention(nn.Module):
-    """Each token attends to all, or to those of another text, in several heads (Vaswani et al., section 3.2.2)."""
+    """Each token attends to all, or to those of another text, in several heads (Vaswani et al., section
+    3.2.2).
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -126,7 +145,11 @@ class BertSelfAttention(nn.Module):
         return self._split(self.key(x)), self._split(self.value(x))
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, with_weights: bool, keys_and_values: tuple[Tensor, Tensor] | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        with_weights: bool,
+        keys_and_values: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """keys_and_values: of the tokens that are attended to. None: of x itself."""
         query = self._split(self.query(x))  # (batch, heads, length, size)
@@ -149,7 +172,9 @@ class BertSelfAttention(nn.Module):
 
 
 class BertOutput(nn.Module):
-    """The end of a sublayer: projection, dropout, residual, layer norm (Vaswani et al., sections 3.1 and 5.4)."""
+    """The end of a sublayer: projection, dropout, residual, layer norm (Vaswani et al., sections 3.1 and
+    5.4).
+    """
 
     def __init__(self, inputs: int, config: BertConfig) -> None:
         super().__init__()
@@ -163,7 +188,9 @@ class BertOutput(nn.Module):
 
 
 class BertAttention(nn.Module):
-    """The first sublayer: attention, and the projection that joins its heads (W^O of Vaswani et al., section 3.2.2)."""
+    """The first sublayer: attention, and the projection that joins its heads (W^O of Vaswani et al., section
+    3.2.2).
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -171,7 +198,11 @@ class BertAttention(nn.Module):
         self.output = BertOutput(config.hidden_size, config)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, with_weights: bool, keys_and_values: tuple[Tensor, Tensor] | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        with_weights: bool,
+        keys_and_values: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         context, weights = self.self(x, mask, with_weights, keys_and_values)
         return self.output(context, x), weights
@@ -210,8 +241,12 @@ class BertEncoder(nn.Module):
         super().__init__()
         self.layer = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
 
-    def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """What goes into each layer and comes out of the last, `(batch, length, hidden)`; each layer's weights."""
+    def forward(
+        self, x: Tensor, mask: Tensor | None, with_weights: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """What goes into each layer and comes out of the last, `(batch, length, hidden)`; each layer's
+        weights.
+        """
         states = [x]
         attentions = []
         for layer in self.layer:
@@ -223,7 +258,9 @@ class BertEncoder(nn.Module):
 
 
 class BertPooler(nn.Module):
-    """The text as one vector: tanh of a projection of [CLS], the first token (Devlin et al., section 3.1, NSP)."""
+    """The text as one vector: tanh of a projection of [CLS], the first token (Devlin et al., section 3.1,
+    NSP).
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -250,7 +287,9 @@ class BertPredictionHeadTransform(nn.Module):
 
 
 class BertLMPredictionHead(nn.Module):
-    """Which token was masked (Devlin et al., section 3.1, task 1): products with the embeddings, and a bias."""
+    """Which token was masked (Devlin et al., section 3.1, task 1): products with the embeddings, and
+    a bias.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -263,7 +302,9 @@ class BertLMPredictionHead(nn.Module):
 
 
 class BertHeads(nn.Module):
-    """The tasks of Devlin et al., section 3.1: the masked words, and does the second segment follow the first."""
+    """The tasks of Devlin et al., section 3.1: the masked words, and does the second segment follow the
+    first.
+    """
 
     def __init__(self, config: BertConfig, pairs: bool) -> None:
         super().__init__()
@@ -319,15 +360,19 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         output_hidden_states: bool = False,
         return_dict: bool = True,
     ) -> BaseModelOutputWithPooling:
-        """Ids, mask (1 where there is text; None: everywhere) and segments (None: all 0), each `(batch, length)`.
+        """Ids, mask (1 where there is text; None: everywhere) and segments (None: all 0), each `(batch,
+        length)`.
 
         return_dict: what `generate` of transformers passes, always true.
 
         Returns `last_hidden_state` `(batch, length, hidden)`, `pooler_output` `(batch, hidden)`, on request
-        `hidden_states`, layers + 1 of `(batch, length, hidden)`, the embeddings first, and `attentions`, layers of
-        `(batch, heads, length, length)`, before dropout. Raises ModelError on more tokens than positions.
+        `hidden_states`, layers + 1 of `(batch, length, hidden)`, the embeddings first, and `attentions`,
+        layers of `(batch, heads, length, length)`, before dropout. Raises ModelError on more tokens than
+        positions.
         """
-        mask = None if attention_mask is None else attention_mask[:, None, None].bool()  # (batch, 1, 1, length)
+        mask = (
+            None if attention_mask is None else attention_mask[:, None, None].bool()
+        )  # (batch, 1, 1, length)
         x = self.embeddings(input_ids, token_type_ids)  # (batch, length, hidden)
         states, attentions = self.encoder(x, mask, output_attentions)
         return BaseModelOutputWithPooling(
@@ -339,7 +384,9 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
 
 
 class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
-    """BERT with both heads of its pretraining: the weights, names and numbers of `transformers.BertForPreTraining`."""
+    """BERT with both heads of its pretraining: the weights, names and numbers of
+    `transformers.BertForPreTraining`.
+    """
 
     pairs = True
     _tied_weights_keys = {  # noqa: RUF012  # transformers declares it so
@@ -376,11 +423,13 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         """What `BertModel` returns, and the logits of the heads.
 
         position: which tokens are to be predicted, `(batch, length)` true or false, or their flat indices
-        `(chosen,)`. None: those with a label; without labels, all. labels: the ids to find, `(batch, length)`, -100
-        where there is none. next_sentence_label: `(batch,)`, 0 if the second segment follows the first.
+        `(chosen,)`. None: those with a label; without labels, all. labels: the ids to find, `(batch,
+        length)`, -100 where there is none. next_sentence_label: `(batch,)`, 0 if the second segment follows
+        the first.
 
         Returns `prediction_logits`, `(chosen, vocab)`, or `(batch, length, vocab)` for all;
-        `seq_relationship_logits`, `(batch, 2)`; and `loss`, the sum of the mean cross-entropies of what has labels.
+        `seq_relationship_logits`, `(batch, 2)`; and `loss`, the sum of the mean cross-entropies of what has
+        labels.
         """
         made = self.bert(input_ids, attention_mask, token_type_ids, output_attentions, output_hidden_states)
         x = made.last_hidden_state  # (batch, length, hidden)
@@ -388,7 +437,9 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
             position = labels != IGNORED
         if position is not None:
             # The vocabulary is the widest projection by far: it sees the chosen tokens only.
-            flat = position.flatten().nonzero()[:, 0] if position.dtype == torch.bool else position  # (chosen,)
+            flat = (
+                position.flatten().nonzero()[:, 0] if position.dtype == torch.bool else position
+            )  # (chosen,)
             x = x.flatten(0, 1).index_select(0, flat)  # (chosen, hidden)
             labels = None if labels is None else labels.flatten()[flat]  # (chosen,)
         words = self.cls.predictions(x)  # (chosen, vocab)
@@ -405,13 +456,17 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
 
 
 class BertForMaskedLM(BertForPreTraining):  # type: ignore[no-untyped-call]
-    """BERT without pooler and pairs, as RoBERTa trained it: the weights, names and numbers of transformers' own."""
+    """BERT without pooler and pairs, as RoBERTa trained it: the weights, names and numbers of transformers'
+    own.
+    """
 
     pairs = False
 
 
 def mean_loss(logits: Tensor | None, labels: Tensor | None, label_smoothing: float = 0.0) -> Tensor | None:
-    """Mean cross-entropy of `(…, classes)` where the labels `(…)` are not -100; None without logits or labels."""
+    """Mean cross-entropy of `(…, classes)` where the labels `(…)` are not -100; None without logits or
+    labels.
+    """
     if logits is None or labels is None:
         return None
     rows = logits.float().flatten(0, -2), labels.flatten()
@@ -420,7 +475,9 @@ def mean_loss(logits: Tensor | None, labels: Tensor | None, label_smoothing: flo
 
 
 def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> transformers.PreTrainedModel:
-    """Our BERT where the encoder is one; else transformers' masked language model. Raises ModelError on pairs there."""
+    """Our BERT where the encoder is one; else transformers' masked language model. Raises ModelError on pairs
+    there.
+    """
     if encoder.model_type == MODEL_TYPE:
         ours = BertForPreTraining if pairs else BertForMaskedLM
         own_config = None if encoder.config else read_config(encoder.folder)

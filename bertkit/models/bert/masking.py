@@ -53,12 +53,12 @@ class Masking:
         whole_word: bool = False,
         keep_order: bool = False,
     ) -> None:
-        """whole_word: whether the tokens of a word are masked together. Without blanks between words (Thai, Chinese),
-        where what is between blanks may be a whole text, each token is a word. keep_order: whether examples have a
-        column `mask_order`.
+        """whole_word: whether the tokens of a word are masked together. Without blanks between words (Thai,
+        Chinese), where what is between blanks may be a whole text, each token is a word. keep_order: whether
+        examples have a column `mask_order`.
 
-        Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ## and continue one.
-        """
+        Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ## and
+        continue one."""
         vocabulary = tokenizer.get_vocab()
         special, continuation, ordinary = np.zeros((3, max(vocabulary.values()) + 1), dtype=bool)
         special[tokenizer.all_special_ids] = True
@@ -76,20 +76,25 @@ class Masking:
         self.mask_probability = mask_probability
         self.whole_word = whole_word
         self.keep_order = keep_order
-        self.cls_id, self.sep_id, self.mask_id = (token_id(tokenizer, name) for name in ("cls", "sep", "mask"))
+        self.cls_id, self.sep_id, self.mask_id = (
+            token_id(tokenizer, name) for name in ("cls", "sep", "mask")
+        )
         self.token_types = "token_type_ids" in tokenizer.model_input_names
         self.special = special
         self.continuation = continuation
         self.ordinary = np.flatnonzero(ordinary)  # possible replacements: neither special nor [unusedN]
 
-    def __call__(self, features: Dataset, indices: Sequence[int], seed: int, epoch: int) -> dict[str, list[Any]]:
+    def __call__(
+        self, features: Dataset, indices: Sequence[int], seed: int, epoch: int
+    ) -> dict[str, list[Any]]:
         """Examples: each a pure function of (seed, epoch, index) and the features, whatever else is drawn.
 
         features: of `encode_documents`; they are read faster in the format `arrow`.
-        Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted; with
-        keep_order `mask_order` (tokens,), the smallest number of masked tokens at which this token is masked, 0 for
-        tokens that never are; `next_sentence_label`, 0 where the second segment follows, else 1, -100 where there is
-        no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its chunk.
+        Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted;
+        with keep_order `mask_order` (tokens,), the smallest number of masked tokens at which this token is
+        masked, 0 for tokens that never are; `next_sentence_label`, 0 where the second segment follows, else
+        1, -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its
+        chunk.
         """
         arrow = features if features.format["type"] == "arrow" else features.with_format("arrow")
         rngs = [np.random.default_rng((seed, epoch, int(index))) for index in indices]
@@ -150,13 +155,15 @@ class Masking:
             del columns["token_type_ids"]
         if self.keep_order:
             columns["mask_order"] = mask_order
-        return {n: [row[:size].tolist() for row, size in zip(c, sizes, strict=True)] for n, c in columns.items()}
+        return {
+            n: [row[:size].tolist() for row, size in zip(c, sizes, strict=True)] for n, c in columns.items()
+        }
 
     def _words_in_order(self, ids: Integers, free: Flags, order: Floats, kind: Floats) -> Integers:
         """`mask_order` of whole words, (examples, tokens); sets `kind` to be the same in each of them.
 
-        Words come in random order. A word is masked where at least half of it is within the number of tokens to mask,
-        so that on average this number is met; the first one always is.
+        Words come in random order. A word is masked where at least half of it is within the number of tokens
+        to mask, so that on average this number is met; the first one always is.
         """
         begins = free & ~self.continuation[ids]
         begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
@@ -176,7 +183,9 @@ class Masking:
 
 
 class Chunks:
-    """Some chunks end to end. Chunk i has ids[bounds[i]:bounds[i + 1]] and the sentences first[i] to first[i + 1]."""
+    """Some chunks end to end. Chunk i has ids[bounds[i]:bounds[i + 1]] and the sentences first[i] to first[i
+    + 1].
+    """
 
     def __init__(self, arrow: Dataset, indices: Sequence[int] | Integers) -> None:
         """These features of `encode_documents`, in the format `arrow`."""
@@ -186,11 +195,17 @@ class Chunks:
         self.rows, self.documents = (table.column(name).to_numpy() for name in ("row", "document"))
         # Where each sentence begins in `ids`, and the last one ends.
         self.ends = np.concatenate([[0], np.cumsum(sentences.flatten().to_numpy())])
-        self.bounds, self.first = (each.offsets.to_numpy() - each.offsets[0].as_py() for each in (ids, sentences))
+        self.bounds, self.first = (
+            each.offsets.to_numpy() - each.offsets[0].as_py() for each in (ids, sentences)
+        )
 
 
 def _unrelated(
-    arrow: Dataset, chunks: Chunks, rooms: Mapping[int, int], rngs: Sequence[np.random.Generator], mask_id: int
+    arrow: Dataset,
+    chunks: Chunks,
+    rooms: Mapping[int, int],
+    rngs: Sequence[np.random.Generator],
+    mask_id: int,
 ) -> dict[int, Integers]:
     """For chunks with room for so many tokens: sentences of a document of another text, if any was drawn."""
     found = {}
@@ -214,8 +229,8 @@ def _unrelated(
 def _fitting(
     others: Chunks, allowed: Flags, room: Integers, left: Sequence[int], rngs: Sequence[np.random.Generator]
 ) -> list[tuple[int, int, int]]:
-    """(example, start, end) of the run of whole sentences that best fills its room, so that neither its length nor a
-    cut distinguishes it from a real one; where no sentence is short enough, of a part of one.
+    """(example, start, end) of the run of whole sentences that best fills its room, so that neither its
+    length nor a cut distinguishes it from a real one; where no sentence is short enough, of a part of one.
     """
     chunk = np.repeat(np.arange(len(room)), np.diff(others.first))
     starts = others.ends[:-1]
@@ -239,11 +254,15 @@ def _fitting(
 
 
 def fewer_masks(batch: Mapping[str, Tensor], mask_probability: float) -> dict[str, Tensor]:
-    """The batch as if `Masking` had drawn it at this lower `mask_probability`, without its column `mask_order`."""
+    """The batch as if `Masking` had drawn it at this lower `mask_probability`, without its column
+    `mask_order`.
+    """
     rest = dict(batch)
     order = rest.pop("mask_order")  # (batch, length), as the next two
     labels = batch["labels"]
     ids = batch["input_ids"]
-    budgets = (mask_probability * (order > 0).sum(1, keepdim=True).double()).round().clamp(min=1)  # (batch, 1)
+    budgets = (
+        (mask_probability * (order > 0).sum(1, keepdim=True).double()).round().clamp(min=1)
+    )  # (batch, 1)
     restored = (labels != -100) & (order > budgets)
     return {**rest, "input_ids": labels.where(restored, ids), "labels": labels.masked_fill(restored, -100)}

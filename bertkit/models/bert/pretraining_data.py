@@ -1,4 +1,5 @@
-"""Documents -> sentences -> chunks -> masked examples, as BERT is pretrained (Devlin et al. 2019, 3.1 and A.2).
+"""Documents -> sentences -> chunks -> masked examples, as BERT is pretrained (Devlin et al. 2019, 3.1 and
+A.2).
 
 `encode_documents` does once what is not random in training: tokens, packed into chunks of one document.
 `masking.Masking` does in every epoch what is: which sentence follows, and which tokens are masked.
@@ -40,16 +41,17 @@ def encode_documents(
 ) -> Dataset:
     """Documents (column `text`) -> chunks of consecutive sentences of one document, in order.
 
-    Columns: `input_ids` (tokens,) int32, without special tokens; `sentences` (sentences,) int32, the tokens of each;
-    `row`, the index of the document; `document`, a hash of its text; `length`, tokens with special tokens; `lost`,
-    tokens of the document that no feature holds. A chunk takes whole sentences up to max_length, or in
-    `short_sequences` of all cases up to a number drawn from [2, max_length] with the text as its seed. With pairs
-    it has at least two sentences, for which long ones are split. A document of fewer than two tokens gives no
-    feature. One that spells out the mask token is a cloze: one feature, cut at max_length, without random masks.
+    Columns: `input_ids` (tokens,) int32, without special tokens; `sentences` (sentences,) int32, the tokens
+    of each; `row`, the index of the document; `document`, a hash of its text; `length`, tokens with special
+    tokens; `lost`, tokens of the document that no feature holds. A chunk takes whole sentences up to
+    max_length, or in `short_sequences` of all cases up to a number drawn from [2, max_length] with the text
+    as its seed. With pairs it has at least two sentences, for which long ones are split. A document of fewer
+    than two tokens gives no feature. One that spells out the mask token is a cloze: one feature, cut at
+    max_length, without random masks.
 
-    cache: folder where the features stay, memory-mapped, keyed by everything they depend on; None: in memory, one
-    process. processes: by default one for every 2,000 documents, at most one per processor; features are the same.
-    """
+    cache: folder where the features stay, memory-mapped, keyed by everything they depend on; None: in memory,
+    one process. processes: by default one for every 2,000 documents, at most one per processor; features are
+    the same."""
     from datasets import Dataset, concatenate_datasets
 
     encoder = _Encoder(tokenizer, max_length, nsp != "none", short_sequences)
@@ -94,7 +96,9 @@ class _Encoder:
 
     def __call__(self, texts: list[str], rows: list[int]) -> dict[str, list[Any]]:
         self.tokenizer.encode_special_tokens = True  # but the mask; set here, as pickling loses it
-        columns: dict[str, list[Any]] = {name: [] for name in ("row", "document", "input_ids", "sentences", "lost")}
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("row", "document", "input_ids", "sentences", "lost")
+        }
         cut = [[text] if self.mask in text else sentences(text) for text in texts]
         every = [part for parts in cut for part in parts]
         encoded = iter(self.tokenizer.encode_batch_fast(every, add_special_tokens=False))
@@ -138,7 +142,10 @@ def _in_memory(rows: Dataset, encoder: _Encoder) -> Dataset:
 
     starts = range(0, len(rows) or 1, DOCUMENTS)
     texts = (rows[start : start + DOCUMENTS]["text"] for start in starts)
-    columns = (encoder(part, list(range(start, start + len(part)))) for start, part in zip(starts, texts, strict=True))
+    columns = (
+        encoder(part, list(range(start, start + len(part))))
+        for start, part in zip(starts, texts, strict=True)
+    )
     return concatenate_datasets([Dataset.from_dict(part, features=_schema()) for part in columns])
 
 

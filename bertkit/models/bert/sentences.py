@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 _ABBREVIATIONS = frozenset(
-    "mr mrs ms mx dr prof rev hon fr st sr jr gen col maj capt cpt lt cmdr sgt gov sen rep pres mt ft vs cf viz al "
+    "mr mrs ms mx dr prof rev hon fr st sr jr gen col maj capt cpt lt cmdr sgt gov sen rep pres mt ft vs "
+    "cf viz al "
     "messrs mme mlle bros approx esp incl resp".split()
 )
 _BEFORE_NUMBERS = frozenset(
-    "no nos nr vol vols p pp fig figs ch chap sec sect art eq ca c op jan feb mar apr jun jul aug sep sept oct nov "
+    "no nos nr vol vols p pp fig figs ch chap sec sect art eq ca c op jan feb mar apr jun jul aug sep sept "
+    "oct nov "
     "dec".split()
 )
-# Sentence_Terminal of Unicode 17 outside of Latin text, without Burmese, Javanese and Balinese commas: first the marks
-# that a blank follows, then those of scripts that are written without blanks.
+# Sentence_Terminal of Unicode 17 outside of Latin text, without Burmese, Javanese and Balinese commas: first
+# the marks that a blank follows, then those of scripts that are written without blanks.
 _SPACED = (
     r"\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u1362\u1367\u1368\u166e\u1735"
     r"\u1736\u1803\u1809\u1944\u1945\u1c3b\u1c3c\u1c7e\u1c7f\u2cf9-\u2cfb\ua4ff\ua60e\ua60f\ua6f3\ua6f7\ua876\ua877\ua8ce"
@@ -42,10 +44,10 @@ _LONGEST_WORD = 20  # characters before a full stop that are looked at
 def sentences(text: str) -> list[str]:
     """Split a text at newlines and after sentences; joined, they are the text except for whitespace.
 
-    A sentence ends at . ! ? … and closing quotes or brackets, but not after abbreviations and initials, in numbers, or
-    before a lower-case letter: these rules are those of English. It ends too at the marks of other scripts: । ۔ ؟ ። ։
-    before a blank, 。 ！ ？ ။ ។ anywhere. Thai and Lao have no such mark: a line is one sentence. Time is linear in the
-    text.
+    A sentence ends at . ! ? … and closing quotes or brackets, but not after abbreviations and initials, in
+    numbers, or before a lower-case letter: these rules are those of English. It ends too at the marks of
+    other scripts: । ۔ ؟ ። ։ before a blank, 。 ！ ？ ။ ។ anywhere. Thai and Lao have no such mark: a line is
+    one sentence. Time is linear in the text.
     """
     sentences = []
     for paragraph in text.splitlines():
@@ -76,11 +78,15 @@ def _inside(paragraph: str, stop: int, following: str) -> bool:
     return initial or word in _ABBREVIATIONS or (word in _BEFORE_NUMBERS and following.isdigit())
 
 
-def pack(lengths: Sequence[int], limit: int, pairs: bool, short_sequences: float, seed: int) -> list[list[int]]:
-    """Sentences of these lengths -> chunks of consecutive ones, each of at most `limit` tokens; no token is lost.
+def pack(
+    lengths: Sequence[int], limit: int, pairs: bool, short_sequences: float, seed: int
+) -> list[list[int]]:
+    """Sentences of these lengths -> chunks of consecutive ones, each of at most `limit` tokens; no token is
+    lost.
 
-    pairs: every chunk has at least two sentences; there must be two tokens. short_sequences: share of chunks with a
-    limit of their own, drawn from [2, limit] with `seed`. Sentences that are too long for a chunk are split.
+    pairs: every chunk has at least two sentences; there must be two tokens. short_sequences: share of chunks
+    with a limit of their own, drawn from [2, limit] with `seed`. Sentences that are too long for a chunk are
+    split.
     """
     most, least = (limit // 2, 2) if pairs else (limit, 1)
     parts = [part for length in lengths for part in _split(length, -(-length // most))]

@@ -1,9 +1,9 @@
 """The encoder–decoder Transformer, written to be read beside `bert.py`, whose parts it shares.
 
-Vaswani et al. 2017, "Attention is all you need" (arXiv 1706.03762), whose sections the comments name. The encoder is
-BERT, and the decoder a BERT that also attends to the source (Rothe et al. 2020, arXiv 1907.12461). The tensors have
-the names of transformers' EncoderDecoderModel of two BERTs, so that weights go both ways. Sizes are called as in
-`bert.py`, and:
+Vaswani et al. 2017, "Attention is all you need" (arXiv 1706.03762), whose sections the comments name. The
+encoder is BERT, and the decoder a BERT that also attends to the source (Rothe et al. 2020, arXiv 1907.12461).
+The tensors have the names of transformers' EncoderDecoderModel of two BERTs, so that weights go both ways.
+Sizes are called as in `bert.py`, and:
 
     source    tokens per source text, padded
     target    tokens per target text in this call, padded at the end
@@ -47,17 +47,22 @@ from bertkit.models.new_config import BertConfig, BertDecoderConfig
 __all__ = ["BertLMHeadModel", "EncoderDecoderModel", "config"]
 
 NOT_FINITE = -1  # in place of the ids of a row that `generate` returns
-CACHE = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"  # before transformers 5.24
+CACHE = (
+    "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
+)  # before transformers 5.24
 
 
 def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: int) -> EncoderDecoderConfig:
     """The config of an encoder–decoder of two BERTs of one architecture, that of `encoder`.
 
-    decoder_start_token_id: the first token of each target, BERT's [CLS]. eos_token_id: the last, BERT's [SEP].
+    decoder_start_token_id: the first token of each target, BERT's [CLS]. eos_token_id: the last, BERT's
+    [SEP].
     """
     ids = {"decoder_start_token_id": decoder_start_token_id, "eos_token_id": eos_token_id}
     decoder = copy.deepcopy(encoder)
-    made = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder, pad_token_id=encoder.pad_token_id, **ids)
+    made = EncoderDecoderConfig.from_encoder_decoder_configs(
+        encoder, decoder, pad_token_id=encoder.pad_token_id, **ids
+    )
     return cast(EncoderDecoderConfig, made)
 
 
@@ -65,7 +70,8 @@ def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: in
 
 
 def causal_mask(target: int, past: int, device: torch.device) -> Tensor:
-    """Each token attends to itself and those before it (section 3.2.3): `(target, past + target)`, true or false.
+    """Each token attends to itself and those before it (section 3.2.3): `(target, past + target)`, true or
+    false.
 
     The padding of a target needs no other mask, because it comes after all tokens.
     """
@@ -73,7 +79,9 @@ def causal_mask(target: int, past: int, device: torch.device) -> Tensor:
 
 
 class BertDecoderLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]
-    """Attention to the target so far, attention to the source, the feed-forward network (sections 3.1, 3.2.3)."""
+    """Attention to the target so far, attention to the source, the feed-forward network (sections 3.1,
+    3.2.3).
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -92,21 +100,28 @@ class BertDecoderLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-c
         with_weights: bool,
         past_key_values: EncoderDecoderCache | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """x: `(batch, target, hidden)`. source: `(batch, source, hidden)`. index: the layer's place in the cache.
+        """x: `(batch, target, hidden)`. source: `(batch, source, hidden)`. index: the layer's place in the
+        cache.
 
         Returns x, and the weights of both attentions, `(batch, heads, target, past + target)` and
         `(batch, heads, target, source)`.
         """
         own = self.attention.self.keys_and_values(x)  # each (batch, heads, target, size)
         if past_key_values is not None:
-            own = past_key_values.self_attention_cache.update(*own, index)  # (batch, heads, past + target, size)
+            own = past_key_values.self_attention_cache.update(
+                *own, index
+            )  # (batch, heads, past + target, size)
         x, weights = self.attention(x, mask, with_weights, own)
         # Queries are of the target, keys and values of the source.
-        x, cross = self.crossattention(x, source_mask, with_weights, self._source(source, index, past_key_values))
+        x, cross = self.crossattention(
+            x, source_mask, with_weights, self._source(source, index, past_key_values)
+        )
         return self.output(self.intermediate(x), x), weights, cross
 
     def _source(self, source: Tensor, index: int, cache: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, each `(batch, heads, source, size)`, computed once where there is a cache."""
+        """Keys and values of the source, each `(batch, heads, source, size)`, computed once where there is a
+        cache.
+        """
         if cache is None:
             return self.crossattention.self.keys_and_values(source)
         if not cache.is_updated.get(index):
@@ -125,7 +140,9 @@ class BertDecoder(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         super().__init__(config)
         self.embeddings = BertEmbeddings(self.config)
         layers = (BertDecoderLayer(self.config) for _ in range(self.config.num_hidden_layers))
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})  # transformers' name of any stack of layers
+        self.encoder = nn.ModuleDict(
+            {"layer": nn.ModuleList(layers)}
+        )  # transformers' name of any stack of layers
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
@@ -136,7 +153,9 @@ class BertDecoder(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         cache: EncoderDecoderCache | None,
         with_weights: bool,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """What `BertLMHeadModel` returns, with the last states, `(batch, target, hidden)`, in place of the logits."""
+        """What `BertLMHeadModel` returns, with the last states, `(batch, target, hidden)`, in place of the
+        logits.
+        """
         past = 0 if cache is None else cache.get_seq_length()
         x = self.embeddings(input_ids, None, past)  # (batch, target, hidden)
         mask = causal_mask(input_ids.shape[1], past, x.device)
@@ -176,11 +195,13 @@ class BertLMHeadModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         position: Tensor | None = None,
         with_weights: bool = False,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """The logits of each next token, `(batch, target, vocab)`, and on request each layer's attention weights.
+        """The logits of each next token, `(batch, target, vocab)`, and on request each layer's attention
+        weights.
 
-        input_ids: `(batch, target)`. source: the encoder's last states, `(batch, source, hidden)`. source_mask: 1 where
-        there is text, `(batch, source)`. cache: of the tokens before these; these are added to it. position: true
-        where logits are wanted, `(batch, target)`; with it they are `(chosen, vocab)`.
+        input_ids: `(batch, target)`. source: the encoder's last states, `(batch, source, hidden)`.
+        source_mask: 1 where there is text, `(batch, source)`. cache: of the tokens before these; these are
+        added to it. position: true where logits are wanted, `(batch, target)`; with it they are `(chosen,
+        vocab)`.
         """
         states, *weights = self.bert(input_ids, source, source_mask, cache, with_weights)
         return self.cls.predictions(states if position is None else states[position]), *weights
@@ -190,7 +211,9 @@ class BertLMHeadModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
 
 
 class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """Encoder and decoder: the weights, names and numbers of `transformers.EncoderDecoderModel` of two BERTs."""
+    """Encoder and decoder: the weights, names and numbers of `transformers.EncoderDecoderModel` of
+    two BERTs.
+    """
 
     config: EncoderDecoderConfig
     config_class = EncoderDecoderConfig
@@ -239,18 +262,18 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
     ) -> Seq2SeqLMOutput:
         """Source texts, and target texts from their start token on; or their labels, from which these follow.
 
-        input_ids and attention_mask: `(batch, source)`. decoder_input_ids: `(batch, target)`; None: made of the labels.
-        encoder_outputs: of the source, computed before. labels: the ids to be predicted, `(batch, target)`, -100 for
-        padding. label_smoothing: ε of section 5.4. position: without labels, true where logits are wanted, `(batch,
-        target)`; None: everywhere. cache: this call's tokens are added to it; it is past_key_values before transformers
-        5.24. use_cache: whether to make one where there is none. return_dict: what `generate` of transformers passes;
-        it changes nothing.
+        input_ids and attention_mask: `(batch, source)`. decoder_input_ids: `(batch, target)`; None: made of
+        the labels. encoder_outputs: of the source, computed before. labels: the ids to be predicted, `(batch,
+        target)`, -100 for padding. label_smoothing: ε of section 5.4. position: without labels, true where
+        logits are wanted, `(batch, target)`; None: everywhere. cache: this call's tokens are added to it; it
+        is past_key_values before transformers 5.24. use_cache: whether to make one where there is none.
+        return_dict: what `generate` of transformers passes; it changes nothing.
 
-        Returns `logits`, `(batch, target, vocab)`, with a position `(chosen, vocab)`; with labels `loss`, the mean
-        cross-entropy per target token; on request `decoder_attentions` and `cross_attentions`, each layer's weights,
-        `(batch, heads, target, past + target or source)`, and with input_ids those of the source, `encoder_attentions`,
-        before dropout. Raises ModelError on more tokens than positions, ValueError without a target.
-        """
+        Returns `logits`, `(batch, target, vocab)`, with a position `(chosen, vocab)`; with labels `loss`, the
+        mean cross-entropy per target token; on request `decoder_attentions` and `cross_attentions`, each
+        layer's weights, `(batch, heads, target, past + target or source)`, and with input_ids those of the
+        source, `encoder_attentions`, before dropout. Raises ModelError on more tokens than positions,
+        ValueError without a target."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
         if decoder_input_ids is None:
@@ -261,7 +284,9 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         source = encoder_outputs.last_hidden_state  # (batch, source, hidden)
-        logits, own, cross = self.decoder(decoder_input_ids, source, attention_mask, cache, position, output_attentions)
+        logits, own, cross = self.decoder(
+            decoder_input_ids, source, attention_mask, cache, position, output_attentions
+        )
         return Seq2SeqLMOutput(
             loss=mean_loss(logits, labels, label_smoothing),
             logits=logits,
@@ -274,7 +299,9 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
 
 
 def shift_right(labels: Tensor, config: EncoderDecoderConfig) -> Tensor:
-    """What the decoder reads to predict the labels: the start token, then all labels but the last (section 3.1)."""
+    """What the decoder reads to predict the labels: the start token, then all labels but the last (section
+    3.1).
+    """
     start = cast(int, config.decoder_start_token_id)
     pad = cast(int, config.pad_token_id)
     ids = F.pad(labels[:, :-1], (1, 0), value=start)  # (batch, target)
@@ -282,7 +309,8 @@ def shift_right(labels: Tensor, config: EncoderDecoderConfig) -> Tensor:
 
 
 def generate(model: Any, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> Tensor:
-    """The ids after the start token, padded after the end; rows of NOT_FINITE where a logit of their source is not.
+    """The ids after the start token, padded after the end; rows of NOT_FINITE where a logit of their source
+    is not.
 
     options: of transformers' GenerationConfig.
     """

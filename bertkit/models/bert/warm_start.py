@@ -20,10 +20,11 @@ from bertkit.models.new_config import BertConfig, read_config
 
 
 def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -> EncoderDecoderModel:
-    """The model in the encoder's folder; or both halves from one BERT, whose layers get new attention to the source.
+    """The model in the encoder's folder; or both halves from one BERT, whose layers get new attention to the
+    source.
 
-    Rothe et al. 2020 (arXiv 1907.12461) call the second one BERT2BERT. start, end: ids of the tokens around a target.
-    Raises ModelError where the encoder is neither, and as `load_model` does.
+    Rothe et al. 2020 (arXiv 1907.12461) call the second one BERT2BERT. start, end: ids of the tokens around a
+    target. Raises ModelError where the encoder is neither, and as `load_model` does.
     """
     ids = {"decoder_start_token_id": start, "eos_token_id": end}
     if encoder.model_type == EncoderDecoderConfig.model_type:
@@ -53,8 +54,12 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
 
 
 def _copy_pooler(folder: Path, pooler: nn.Module) -> None:
-    """Copy the weights of a BERT's pooler, if its folder has one; nothing here reads it, but transformers' own may."""
-    own = {f"{owner}pooler.{part}": each for part, each in pooler.named_parameters() for owner in ("", "bert.")}
+    """Copy the weights of a BERT's pooler, if its folder has one; nothing here reads it, but transformers'
+    own may.
+    """
+    own = {
+        f"{owner}pooler.{part}": each for part, each in pooler.named_parameters() for owner in ("", "bert.")
+    }
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights, torch.no_grad():
             for name in (name for name in weights.keys() if name in own):  # noqa: SIM118
@@ -84,7 +89,9 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
     model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=own)
     generation = model.generation_config
     for name, value in {**ids, "pad_token_id": source.pad_token_id}.items():
-        known = [each for each in (getattr(generation, name), getattr(own, name, None), value) if each is not None]
+        known = [
+            each for each in (getattr(generation, name), getattr(own, name, None), value) if each is not None
+        ]
         setattr(generation, name, known[0])
         setattr(model.config, name, known[0])
     return cast(EncoderDecoderModel, model)

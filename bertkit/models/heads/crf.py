@@ -31,8 +31,8 @@ Batch = Mapping[str, Tensor]
 class CRF(nn.Module):
     """The learned scores of a chain, named as in pytorch-crf. They start at 0, where words are independent.
 
-    A model that owns one calls `reset_parameters` for it in `_init_weights`: `from_pretrained` builds models without
-    their values. It has no constraints, since buffers that no checkpoint has would be lost there.
+    A model that owns one calls `reset_parameters` for it in `_init_weights`: `from_pretrained` builds models
+    without their values. It has no constraints, since buffers that no checkpoint has would be lost there.
     With peft, name it in `modules_to_save`.
     """
 
@@ -49,7 +49,9 @@ class CRF(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, emissions: Tensor | None = None) -> Chain:
-        """The scores, without constraints. They do not depend on emissions, an argument that module wrappers expect."""
+        """The scores, without constraints. They do not depend on emissions, an argument that module wrappers
+        expect.
+        """
         return Chain(self.transitions, self.start_transitions, self.end_transitions)
 
 
@@ -72,7 +74,9 @@ def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Its gradients are the posteriors, so they are computed with it, and the backward pass only weights them."""
+    """Its gradients are the posteriors, so they are computed with it, and the backward pass only weights
+    them.
+    """
 
     @staticmethod
     def forward(ctx: Any, emissions: Tensor, mask: Tensor, *chain: Tensor) -> Tensor:
@@ -104,13 +108,17 @@ def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tenso
 
 
 def _wide(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Chain]:
-    """Mask and chain, in fp64, where the sums are done: on CUDA or on the CPU, since other devices may lack fp64."""
+    """Mask and chain, in fp64, where the sums are done: on CUDA or on the CPU, since other devices may lack
+    fp64.
+    """
     device = emissions.device if emissions.is_cuda else torch.device("cpu")
     return mask.to(device), Chain(*(x.to(device).double() for x in chain))
 
 
 def reduced_words(outputs: Any, batch: Batch, *, crf: bool) -> dict[str, Tensor]:
-    """What decoding needs: `emissions`, `words`, the number of words of each window, and with a CRF its parts, fp32."""
+    """What decoding needs: `emissions`, `words`, the number of words of each window, and with a CRF its
+    parts, fp32.
+    """
     reduced = {"emissions": emissions(outputs["logits"], batch), "words": (batch["heads"] >= 0).sum(1)}
     if crf:
         chain = zip(("transitions", "start", "end"), outputs["chain"], strict=True)
@@ -119,7 +127,9 @@ def reduced_words(outputs: Any, batch: Batch, *, crf: bool) -> dict[str, Tensor]
 
 
 def pack_sentences(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """For the words of `word_logits`: sentence and place in it, `(words,)` each; and the mask `(sentences, words)`."""
+    """For the words of `word_logits`: sentence and place in it, `(words,)` each; and the mask `(sentences,
+    words)`.
+    """
     rows = batch["row"][:, None].expand_as(batch["heads"])[batch["heads"] >= 0]
     _, sentence, counts = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
     place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[sentence]
@@ -152,6 +162,7 @@ def attach_chain(model: Any, tags: int, encoder: Encoder | None) -> nn.Module:
 
 def _with_chain(model: Any, inputs: Any, outputs: Any) -> Any:
     chain = model.crf(outputs.logits)
-    # DDP takes outputs apart and rebuilds them, which the model's own type refuses; and it takes a parameter that is
+    # DDP takes outputs apart and rebuilds them, which the model's own type refuses; and it takes a parameter
+    # that is
     # an output for one that is finished.
     return {"logits": outputs.logits, "chain": type(chain)(*(part.clone() for part in chain))}

@@ -1,8 +1,8 @@
 """Sums over all paths of a linear chain, and the posteriors that follow from them.
 
-The sums are of probabilities, rescaled on the way (Rabiner 1989): word by word on the CPU, by an associative scan on
-CUDA. Where scores are so far apart that these could underflow, sums are of logarithms, word by word on the CPU.
-Everywhere emissions are (batch, words, tags), mask is (batch, words), and all numbers are fp64.
+The sums are of probabilities, rescaled on the way (Rabiner 1989): word by word on the CPU, by an associative
+scan on CUDA. Where scores are so far apart that these could underflow, sums are of logarithms, word by word
+on the CPU. Everywhere emissions are (batch, words, tags), mask is (batch, words), and all numbers are fp64.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
 def _steps(gains: Tensor, chain: Chain) -> int:
     """How many words sums may go without rescaling; 0 where fp64 is too narrow, or something is not finite.
 
-    From any tag `depth` transitions lead to any other. What can be reached is so never further below the best than
-    `depth` times the range of what one word adds.
+    From any tag `depth` transitions lead to any other. What can be reached is so never further below the best
+    than `depth` times the range of what one word adds.
     """
     scores = [x.cpu().numpy() for x in chain]
     possible = [x[x > FORBIDDEN / 2] for x in scores]
@@ -84,9 +84,11 @@ def _scaled_posterior(gains: Tensor, peaks: Tensor, mask: Tensor, chain: Chain, 
 
 
 def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums over paths `(batch, words, tags)`: up to and with each word, after it, from it on; and log of that over all.
+    """Sums over paths `(batch, words, tags)`: up to and with each word, after it, from it on; and log of that
+    over all.
 
-    Sums after a word are those of the reversed sentences, in the same loop. NumPy's calls cost a fifth of torch's.
+    Sums after a word are those of the reversed sentences, in the same loop. NumPy's calls cost a fifth of
+    torch's.
     """
     words = gains.transpose(0, 1)  # in the loop, sums with the word itself take the place of gains
     outer = torch.stack([words, _reversed(words, lengths)], 1).numpy()  # (words, 2, batch, tags)
@@ -111,7 +113,8 @@ def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Te
 def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What `_loop` computes, in a number of steps that grows as the logarithm of the words (Blelloch 1990).
 
-    Up a tree go products of the matrices from word to word; down it go sums, to the bounds of ever shorter parts.
+    Up a tree go products of the matrices from word to word; down it go sums, to the bounds of ever shorter
+    parts.
     """
     batch, words, count = gains.shape
     parts = 1 << (words - 1).bit_length()
@@ -154,7 +157,9 @@ def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
 
 
 def log_sums_before(scores: Tensor, mask: Tensor, chain: Chain) -> list[Tensor]:
-    """For each word, logarithms of the sums over all paths up to and with it, `(batch, tags)`; at padding the last."""
+    """For each word, logarithms of the sums over all paths up to and with it, `(batch, tags)`; at padding the
+    last.
+    """
     words = scores.unbind(1)
     before = [chain.start + words[0]]
     for word, real in zip(words[1:], mask.unbind(1)[1:], strict=True):
@@ -164,7 +169,9 @@ def log_sums_before(scores: Tensor, mask: Tensor, chain: Chain) -> list[Tensor]:
 
 
 def _in_order(both: Tensor, lengths: Tensor) -> list[Tensor]:
-    """`(words, 2, batch, tags)`, forwards and reversed: `(batch, words, tags)` each, both in the order of the words."""
+    """`(words, 2, batch, tags)`, forwards and reversed: `(batch, words, tags)` each, both in the order of the
+    words.
+    """
     return [both[:, 0].transpose(0, 1), _reversed(both[:, 1], lengths).transpose(0, 1)]
 
 

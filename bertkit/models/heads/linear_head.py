@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
 from bertkit.models.encoder import Encoder, load_extra_module
-from bertkit.models.heads.vector_head import DENSE, Dense, Layout, files, head_folder, load_with_layout, read_layout
+from bertkit.models.heads.vector_head import (
+    DENSE,
+    Dense,
+    Layout,
+    files,
+    head_folder,
+    load_with_layout,
+    read_layout,
+)
 from bertkit.text import Json
 
 if TYPE_CHECKING:
@@ -19,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class LinearHead(Dense):
-    """A linear function of vectors `(texts, size)` -> logits `(texts, labels)`; layout: what the vectors come from."""
+    """A linear function of vectors `(texts, size)` -> logits `(texts, labels)`; layout: what the vectors come
+    from.
+    """
 
     def __init__(self, size: int, labels: int, layout: Layout) -> None:
         super().__init__(size, Layout(dense=labels))
@@ -37,7 +47,8 @@ class VectorLogits(ModelOutput):
 
 
 def linear_classifier(encoder: Encoder, settings: Json, *, new_head: bool, unit: bool) -> PreTrainedModel:
-    """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it.
+    """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead
+    behind it.
 
     unit: whether a new head reads vectors of unit length, whatever the folder says.
     """
@@ -59,7 +70,9 @@ def _with_logits(model: Any, inputs: Any, outputs: Mapping[str, Tensor]) -> Vect
 
 
 def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Place in a model folder -> module, for those that a model of `linear_classifier` has behind its encoder."""
+    """Place in a model folder -> module, for those that a model of `linear_classifier` has behind its
+    encoder.
+    """
     parts = dict(model.named_children())
     if not isinstance(head := parts.get("classifier"), LinearHead):
         return {}
@@ -68,8 +81,9 @@ def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def linear_tensors(model: Any) -> dict[str, Tensor]:
-    """For the model.safetensors of a model of `linear_classifier`: an empty tensor, named like the last one of the head
-    that `…ForSequenceClassification` would draw at random for this encoder. By its shape that class refuses the file.
+    """For the model.safetensors of a model of `linear_classifier`: an empty tensor, named like the last one
+    of the head that `…ForSequenceClassification` would draw at random for this encoder. By its shape that
+    class refuses the file.
 
     AutoModel, which sentence-transformers loads the encoder with, reads no tensor of that name.
     """
@@ -80,7 +94,9 @@ def linear_tensors(model: Any) -> dict[str, Tensor]:
         return {}
     with torch.device("meta"):
         plain = known[type(model.config)](model.config)
-    names = [name for name, _ in plain.named_parameters() if not name.startswith(f"{plain.base_model_prefix}.")]
+    names = [
+        name for name, _ in plain.named_parameters() if not name.startswith(f"{plain.base_model_prefix}.")
+    ]
     return {names[-1]: torch.zeros(0)}
 
 

@@ -1,4 +1,5 @@
-"""Losses: of scored documents, of pairs of vectors, and of a student against its teacher (Hinton et al. 2015).
+"""Losses: of scored documents, of pairs of vectors, and of a student against its teacher (Hinton et al.
+2015).
 
 Those that compare rows with each other compare the rows of all processes.
 """
@@ -19,7 +20,9 @@ NOWHERE = -1e4  # the score of a document that a shorter list does not have; fin
 
 
 def greatest(logits: Tensor, windows: Tensor, rows: int) -> Tensor:
-    """The greatest logit of each row's windows, `(rows,)`, from logits and their rows' numbers, `(windows,)` each."""
+    """The greatest logit of each row's windows, `(rows,)`, from logits and their rows' numbers, `(windows,)`
+    each.
+    """
     return logits.new_full((rows,), -torch.inf).scatter_reduce(0, windows, logits, "amax")
 
 
@@ -34,13 +37,16 @@ def listnet(scores: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def query_sizes(groups: Tensor) -> list[int]:
-    """How many rows each query has. groups: `(rows,)`, the number of each row's query, those of a query adjacent."""
+    """How many rows each query has. groups: `(rows,)`, the number of each row's query, those of a query
+    adjacent.
+    """
     sizes: list[int] = torch.unique_consecutive(groups, return_counts=True)[1].tolist()
     return sizes
 
 
 def cosent(scores: Tensor, targets: Tensor, scale: float) -> Tensor:
-    """CoSENT (Su 2022): log(1 + sum of exp(scale (score_i - score_j)) over pairs with target_i < target_j), `()`.
+    """CoSENT (Su 2022): log(1 + sum of exp(scale (score_i - score_j)) over pairs with target_i < target_j),
+    `()`.
 
     scores, targets: `(pairs,)` of one process. Its value is of the pairs of all processes.
     """
@@ -52,11 +58,15 @@ def cosent(scores: Tensor, targets: Tensor, scale: float) -> Tensor:
 
 
 def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tensor, scale: float) -> Tensor:
-    """Multiple-negatives ranking (Henderson et al. 2017, section 4): cross-entropy of the own positives, summed.
+    """Multiple-negatives ranking (Henderson et al. 2017, section 4): cross-entropy of the own positives,
+    summed.
 
-    Every other positive and every negative, of all processes, is a candidate; but not a text that is the anchor's
-    own positive, nor the positive of an anchor of the same text. anchors, positives: `(rows, size)`; negatives:
-    `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this order. Returns `()`.
+    Every other positive and every negative, of all processes, is a candidate; but not a text that is the
+    anchor's
+    own positive, nor the positive of an anchor of the same text. anchors, positives: `(rows, size)`;
+    negatives:
+    `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this order. Returns
+    `()`.
     """
     rows = len(anchors)
     query = texts[:rows]
@@ -66,7 +76,9 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
     known = torch.cat([across_processes(positive), across_processes(other)])
     queries = torch.cat([across_processes(query), across_processes(torch.full_like(other, -1))])
     sizes, rank = _sizes(rows, anchors.device)
-    own = torch.arange(rows, device=anchors.device) + sum(sizes[:rank])  # after the rows of the processes before
+    own = torch.arange(rows, device=anchors.device) + sum(
+        sizes[:rank]
+    )  # after the rows of the processes before
     scores = scale * F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T
     twins = (positive[:, None] == known[None, :]) | (query[:, None] == queries[None, :])
     twins[torch.arange(rows, device=own.device), own] = False
@@ -74,7 +86,9 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
 
 
 def across_processes(part: Tensor) -> Tensor:
-    """The rows of all processes in their order, `(any, …)`; gradients flow back to the process that owns them."""
+    """The rows of all processes in their order, `(any, …)`; gradients flow back to the process that owns
+    them.
+    """
     sizes, _ = _sizes(len(part), part.device)
     if len(sizes) == 1:
         return part
@@ -102,7 +116,8 @@ def _sizes(rows: int, device: torch.device) -> tuple[list[int], int]:
 
 
 def kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KL(teacher ‖ student) of both softmaxes at this temperature, times its square: `(…, classes)` twice -> `(…)`.
+    """KL(teacher ‖ student) of both softmaxes at this temperature, times its square: `(…, classes)` twice ->
+    `(…)`.
 
     The square keeps gradients of one size at all temperatures (Hinton et al., section 2).
     """
@@ -111,7 +126,9 @@ def kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 def binary(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """For sigmoids: cross-entropy with the teacher's probabilities, of logits of one shape, which the result has."""
+    """For sigmoids: cross-entropy with the teacher's probabilities, of logits of one shape, which the result
+    has.
+    """
     targets = (teacher.float() / temperature).sigmoid()
     loss = F.binary_cross_entropy_with_logits(student.float() / temperature, targets, reduction="none")
     return loss * temperature**2
@@ -123,9 +140,11 @@ def distance(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def log_marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Logarithms of `forward_backward.posterior`'s marginals, `(batch, words, tags)` fp64, undefined at padding.
+    """Logarithms of `forward_backward.posterior`'s marginals, `(batch, words, tags)` fp64, undefined at
+    padding.
 
-    Differentiable by emissions and chain: sums of logarithms, word by word, to and from each word (Rabiner 1989).
+    Differentiable by emissions and chain: sums of logarithms, word by word, to and from each word (Rabiner
+    1989).
     """
     scores = emissions.double()
     wide = Chain(*(part.double() for part in chain))
@@ -142,8 +161,8 @@ def chain_cross_entropy(
 ) -> Tensor:
     """Cross-entropy of the student's marginals with the teacher's, `(batch, words)` fp64, 0 at padding.
 
-    That is posterior distillation (Wang et al. 2020, "Structure-level knowledge distillation for multilingual sequence
-    labeling"). student, teacher: emissions `(batch, words, tags)` and their chain.
+    That is posterior distillation (Wang et al. 2020, "Structure-level knowledge distillation for multilingual
+    sequence labeling"). student, teacher: emissions `(batch, words, tags)` and their chain.
     """
     ours, theirs = (
         log_marginals(emissions / temperature, mask, Chain(*(part / temperature for part in chain)))

@@ -14,7 +14,9 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-FORBIDDEN = -1e9  # finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6
+FORBIDDEN = (
+    -1e9
+)  # finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6
 TINY = 1e-280  # what underflows in a sum larger than this does not change its digits
 NEVER = -1e3  # nats: exp of less is 0 in fp64
 
@@ -27,15 +29,18 @@ class Posterior(NamedTuple):
 
 
 def forbidden(tags: Sequence[str], *, plain: bool = False) -> tuple[Array, Array, Array]:
-    """Which transitions `(tags, tags)`, starts `(tags,)` and ends `(tags,)` the scheme of these tags rules out.
+    """Which transitions `(tags, tags)`, starts `(tags,)` and ends `(tags,)` the scheme of these tags rules
+    out.
 
-    The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for other tags.
-    plain: they are labels of words, of which none is ruled out.
+    The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for
+    other tags. plain: they are labels of words, of which none is ruled out.
     """
     if plain:
         moves = np.zeros((len(tags), len(tags)), dtype=bool)
         return moves, moves[0], moves[0]
-    if unknown := [tag for tag in tags if tag != "O" and (tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])]:
+    if unknown := [
+        tag for tag in tags if tag != "O" and (tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])
+    ]:
         raise ValueError(f"not tags of BIO or BIOES: {', '.join(unknown)}")
     bioes = any(tag[0] in "ES" for tag in tags)
     kind = np.array([tag[2:] for tag in tags])
@@ -56,7 +61,8 @@ def constrained(
 
 
 def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
-    """Best path of each sentence `(batch, words)` int64, -1 at padding; of equals the first tag (Viterbi 1967).
+    """Best path of each sentence `(batch, words)` int64, -1 at padding; of equals the first tag (Viterbi
+    1967).
 
     In the emissions' own precision.
     """
@@ -67,7 +73,9 @@ def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
     going = (lengths > np.arange(len(scores))[:, None]).sum(1).tolist()
     best = np.empty_like(scores)  # of all paths that lead to a word and tag
     best[0] = start + scores[0]
-    moves = np.repeat(transitions[:, None], len(order), 1)  # once: broadcasting it at each word takes twice as long
+    moves = np.repeat(
+        transitions[:, None], len(order), 1
+    )  # once: broadcasting it at each word takes twice as long
     paths = np.empty_like(moves)
     for t in range(1, len(scores)):
         if 4 * going[t] <= 3 * moves.shape[1]:
@@ -117,16 +125,18 @@ def span_posteriors(
 ) -> Array:
     """Posterior of spans `(spans,)`: that their words have these tags, and that they end there.
 
-    Culotta & McCallum 2004, "Confidence estimation for information extraction". posterior: a result of `posterior`.
-    tags: (batch, words), such as those of `decode`. spans: (spans, 3) sentence, first word, last word.
-    continues: (tags, tags) bool, whether the second tag continues the span that the first is in; a span ends with its
-    sentence, or before a tag that does not continue it.
+    Culotta & McCallum 2004, "Confidence estimation for information extraction". posterior: a result of
+    `posterior`. tags: (batch, words), such as those of `decode`. spans: (spans, 3) sentence, first word, last
+    word. continues: (tags, tags) bool, whether the second tag continues the span that the first is in; a span
+    ends with its sentence, or before a tag that does not continue it.
     """
     from scipy.special import log_softmax
 
     path, (sentence, first, last) = tags.clip(min=0), spans.T
     following = log_softmax(chain[0][path[:, :-1]] + posterior.after[:, 1:], axis=2)  # given the tag before
-    steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(min=NEVER)  # so that sums stay exact
+    steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(
+        min=NEVER
+    )  # so that sums stay exact
     sums = np.pad(steps.cumsum(1), ((0, 0), (1, 0)))
     within = np.exp(sums[sentence, last] - sums[sentence, first])
     ends = np.ones(len(spans))
@@ -138,7 +148,9 @@ def span_posteriors(
 
 
 class _Moves:
-    """A step along the chain: of logarithms `(batch, tags)` those of the sums, over tags, of what leads from them."""
+    """A step along the chain: of logarithms `(batch, tags)` those of the sums, over tags, of what leads from
+    them.
+    """
 
     def __init__(self, moves: Array) -> None:
         self.moves = moves

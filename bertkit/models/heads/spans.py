@@ -1,4 +1,6 @@
-"""From start and end logits to spans of a text: masked logits, the exact best spans of a window, and of a text."""
+"""From start and end logits to spans of a text: masked logits, the exact best spans of a window, and of a
+text.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,12 @@ class Candidates(NamedTuple):
         return (probabilities[:-1], probabilities[-1]) if unanswerable else (probabilities, 0.0)
 
 
-def masked_logits(start_logits: Tensor, end_logits: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Start and end logits `(windows, tokens)` fp32, masked except for the context and the first special token."""
+def masked_logits(
+    start_logits: Tensor, end_logits: Tensor, batch: dict[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Start and end logits `(windows, tokens)` fp32, masked except for the context and the first special
+    token.
+    """
     import torch
 
     at = torch.arange(start_logits.shape[1], device=start_logits.device)
@@ -59,10 +65,11 @@ def masked_logits(start_logits: Tensor, end_logits: Tensor, batch: dict[str, Ten
 def best_spans(
     starts: Tensor, ends: Tensor, batch: dict[str, Tensor], *, n_best: int, max_answer_length: int
 ) -> dict[str, Tensor]:
-    """The best spans of each window, from `masked_logits`: exact, and among equal spans the first in the text.
+    """The best spans of each window, from `masked_logits`: exact, and among equal spans the first in the
+    text.
 
-    `scores`, best first and -inf after the last, `(windows, spans)`; `spans`, `(windows, spans, 2)`, the first and the
-    last token of the context; and `null`, `(windows,)`, the score for no answer.
+    `scores`, best first and -inf after the last, `(windows, spans)`; `spans`, `(windows, spans, 2)`, the
+    first and the last token of the context; and `null`, `(windows,)`, the score for no answer.
     """
     import torch
     from torch.nn import functional as F
@@ -76,7 +83,8 @@ def best_spans(
     # Wide enough for `n_best` starts in windows of any width, which an exported graph takes for granted.
     starts = F.pad(starts.masked_fill(~central, -torch.inf), (0, n_best), value=-torch.inf)
     ends = F.pad(ends.masked_fill(~inside, -torch.inf), (0, n_best + width - 1), value=-torch.inf)
-    # The n best spans begin at the n starts that are best with their best end. Sorts are stable: with topk, which
+    # The n best spans begin at the n starts that are best with their best end. Sorts are stable: with topk,
+    # which
     # of equal spans (bf16 has many) are taken would depend on the padding.
     # In two dimensions, since torch.export takes the size that max_pool1d is given for fixed.
     best = starts + F.max_pool2d(ends[:, None], (1, width), 1)[:, 0]
@@ -100,7 +108,8 @@ def window_spans(arrays: Mapping[str, np.ndarray]) -> list[WindowSpans]:
 def best_of_windows(
     windows: Sequence[WindowSpans], starts: np.ndarray, ends: np.ndarray, context: str, n_best: int
 ) -> Candidates:
-    """The best spans over all windows of a context, without the spaces that some tokenizers count to their tokens.
+    """The best spans over all windows of a context, without the spaces that some tokenizers count to their
+    tokens.
 
     starts, ends: `(tokens,)`, the characters of each token of the context, end exclusive.
     """
@@ -122,7 +131,9 @@ def best_of_windows(
 
 
 def merge_texts(spans: Sequence[tuple[int, int]], probabilities: Sequence[float], context: str) -> list[Json]:
-    """{answer, start, end, score} of each text among these spans, best first; scores of equal texts are summed."""
+    """{answer, start, end, score} of each text among these spans, best first; scores of equal texts are
+    summed.
+    """
     merged: dict[str, Json] = {}
     for (start, end), probability in zip(spans, probabilities, strict=True):
         text = context[start:end]

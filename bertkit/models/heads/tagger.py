@@ -1,4 +1,6 @@
-"""From the scores of words to tags, posteriors and entities: each word independently, or the sentence as a chain."""
+"""From the scores of words to tags, posteriors and entities: each word independently, or the sentence as a
+chain.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Tagged(NamedTuple):
 
 
 def word_logits(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-    """The logits of the first tokens of all words that the windows own, one after the other: `(words, tags)`."""
+    """The logits of the first tokens of all words that the windows own, one after the other:
+    `(words, tags)`.
+    """
     heads = batch["heads"]
     window, _ = (heads >= 0).nonzero(as_tuple=True)
     return logits[window, heads[heads >= 0]]
@@ -82,7 +86,9 @@ def window_emissions(arrays: Mapping[str, Array], tags: int, *, crf: bool) -> li
 def words_of_rows(
     items: Sequence[Emissions], features: Dataset, rows: int, tags: int
 ) -> tuple[list[list[int]], list[Array]]:
-    """For each sentence the words that windows read, in order, and their scores `(words, tags)`. Raises ModelError."""
+    """For each sentence the words that windows read, in order, and their scores `(words, tags)`. Raises
+    ModelError.
+    """
     read: list[list[int]] = [[] for _ in range(rows)]
     parts = [[np.empty((0, tags), dtype=np.float32)] for _ in range(rows)]
     for row, words, window in zip(features["row"][:], features["words"][:], items, strict=True):
@@ -113,9 +119,10 @@ def decode_tags(
 ) -> list[Tagged]:
     """The best tags of each sentence (Viterbi), and posteriors at this temperature (forward-backward).
 
-    scores: `(words, tags)` of each sentence, any number of words. chain: transitions `(tags, tags)`, start and end,
-    of which what the tags' scheme forbids is never decoded; None: words are independent. plain: tags are labels of
-    words, which form no entities.
+    scores: `(words, tags)` of each sentence, any number of words. chain: transitions `(tags, tags)`, start
+    and end,
+    of which what the tags' scheme forbids is never decoded; None: words are independent. plain: tags are
+    labels of words, which form no entities.
     """
     find = (lambda _: []) if plain else entities
     if chain is None:
@@ -128,7 +135,9 @@ def decode_tags(
         chosen = np.take_along_axis(posterior.marginals, best.clip(min=0)[..., None], 2)[..., 0]
         named = [[tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)]
         spans = [(place, *e) for place, sentence in enumerate(named) for e in find(sentence)]
-        where = np.array([(place, first, end - 1) for place, _, first, end in spans], dtype=np.int64).reshape(-1, 3)
+        where = np.array([(place, first, end - 1) for place, _, first, end in spans], dtype=np.int64).reshape(
+            -1, 3
+        )
         chances = posteriors.span_posteriors(posterior, lengths, joint, best, where, continues)
         joined = [list[Entity]() for _ in rows]
         for (place, kind, first, end), chance in zip(spans, chances.tolist(), strict=True):
@@ -136,7 +145,9 @@ def decode_tags(
         for place, row in enumerate(rows):
             words = len(named[place])
             marginals = posterior.marginals[place, :words]
-            tagged[row] = Tagged(named[place], chosen[place, :words].clip(max=1).tolist(), joined[place], marginals)
+            tagged[row] = Tagged(
+                named[place], chosen[place, :words].clip(max=1).tolist(), joined[place], marginals
+            )
     return tagged
 
 
@@ -181,10 +192,11 @@ def _of_group(tag: str, size: int) -> list[str]:
 
 
 def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: bool) -> Tagged:
-    """Tags for all words of a sentence, of which only `read` were decoded. The others are O, and split entities.
+    """Tags for all words of a sentence, of which only `read` were decoded. The others are O, and split
+    entities.
 
-    The posterior stays that of the words that were decoded. plain: tags are labels of words; a word that was not
-    decoded has the label "", with a score of 0.
+    The posterior stays that of the words that were decoded. plain: tags are labels of words; a word that was
+    not decoded has the label "", with a score of 0.
     """
     if len(read) == words:
         return best
@@ -199,7 +211,9 @@ def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: boo
     for index, (word, tag) in enumerate(zip(read, best.tags, strict=True)):
         before = read[index - 1] if index else -1
         if index and word > before + 1 and _continues(best.tags[index - 1], tag):
-            tags[before] = ({"B": "S", "I": "E"} if bioes else {}).get(tags[before][0], tags[before][0]) + tag[1:]
+            tags[before] = ({"B": "S", "I": "E"} if bioes else {}).get(
+                tags[before][0], tags[before][0]
+            ) + tag[1:]
             tag = {"I": "B", "E": "S"}[tag[0]] + tag[1:]
         tags[word] = tag
         scores[word] = best.scores[index]
@@ -216,7 +230,8 @@ def gold_posteriors(
     *,
     plain: bool,
 ) -> Iterator[tuple[Array, Array]]:
-    """Posteriors of the tags of some words `(words, tags)`, and the ids of their gold tags `(words,)`, at least once.
+    """Posteriors of the tags of some words `(words, tags)`, and the ids of their gold tags `(words,)`, at
+    least once.
 
     scores, chain, tags, temperature, plain: as for `decode_tags`. gold: the ids of each sentence.
     """
@@ -241,7 +256,9 @@ def _continues(tag: str, following: str) -> bool:
 def _blocks(
     scores: Sequence[Array], chain: Sequence[Array], tags: Sequence[str], temperature: float, plain: bool
 ) -> Iterator[tuple[list[int], Array, Array, tuple[Array, ...]]]:
-    """Sentences of similar length together: rows, emissions, lengths, chain; fp64. Empty ones are left out."""
+    """Sentences of similar length together: rows, emissions, lengths, chain; fp64. Empty ones are
+    left out.
+    """
     joint = posteriors.constrained(chain, tags, temperature, plain=plain)
     order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
     while order:

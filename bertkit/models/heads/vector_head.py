@@ -29,7 +29,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Layout(NamedTuple):
-    """What follows the encoder: pooling, a dense layer of so many outputs (0: none), unit length, the first numbers."""
+    """What follows the encoder: pooling, a dense layer of so many outputs (0: none), unit length, the first
+    numbers.
+    """
 
     pooling: Pooling = "mean"
     dense: int = 0
@@ -40,7 +42,9 @@ class Layout(NamedTuple):
 
 
 class Dense(nn.Module):
-    """activation(W x + b), `(texts, size)` -> `(texts, dense)`; tensors are named as in sentence-transformers."""
+    """activation(W x + b), `(texts, size)` -> `(texts, dense)`; tensors are named as in
+    sentence-transformers.
+    """
 
     def __init__(self, size: int, layout: Layout) -> None:
         super().__init__()
@@ -53,7 +57,8 @@ class Dense(nn.Module):
 
 
 def pool(hidden: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
-    """`(texts, tokens, size)` and `(texts, tokens)` of 0 and 1 -> `(texts, size)`, fp32; special tokens count.
+    """`(texts, tokens, size)` and `(texts, tokens)` of 0 and 1 -> `(texts, size)`, fp32; special tokens
+    count.
 
     mask: None where no text is padded.
     """
@@ -67,7 +72,8 @@ def pool(hidden: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
 
 
 def load_with_layout(encoder: Encoder, settings: Json, layout: Layout, *, new_head: bool) -> PreTrainedModel:
-    """AutoModel with the layout behind it: it gives `{"vectors": (texts, size)}` in fp32 in place of its hidden states.
+    """AutoModel with the layout behind it: it gives `{"vectors": (texts, size)}` in fp32 in place of its
+    hidden states.
 
     settings, new_head: as for `load_model`.
     """
@@ -99,10 +105,11 @@ def head_folder(layout: Layout) -> str:
 
 
 def read_layout(folder: Path, *, head: bool = False) -> tuple[Layout, int | None, bool]:
-    """The layout of a model folder, its limit in tokens where it states one, and whether its texts are lowercased.
+    """The layout of a model folder, its limit in tokens where it states one, and whether its texts are
+    lowercased.
 
-    Mean pooling for a plain encoder. head: whether the last module is a LinearHead, which is not part of the layout.
-    Raises ModelError on modules that bertkit does not know.
+    Mean pooling for a plain encoder. head: whether the last module is a LinearHead, which is not part of the
+    layout. Raises ModelError on modules that bertkit does not know.
     """
     if not (folder / "modules.json").is_file():
         return Layout(), None, False
@@ -140,7 +147,9 @@ def _is_integer(value: Any, least: int, most: float = float("inf")) -> bool:
 
 
 def _modules(folder: Path, head: bool) -> dict[str, Path]:
-    """Kind -> folder, in order, without a head; a module of another library by its full name. Raises ModelError."""
+    """Kind -> folder, in order, without a head; a module of another library by its full name. Raises
+    ModelError.
+    """
     file = folder / "modules.json"
     listed = read_json(file)
     if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
@@ -176,12 +185,20 @@ def _dense(folder: Path, layout: Layout) -> Layout:
 def _pooling(file: Path) -> Pooling:
     """The one way of pooling that a config names, in the old style or in that of sentence-transformers 6."""
     config = read_object(file)
-    old = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
+    old = {
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_max_tokens": "max",
+    }
     chosen = config.get("pooling_mode") or [way for name, way in old.items() if config.get(name)]
     ways = [chosen] if isinstance(chosen, str) else chosen
-    unknown = [name for name, on in config.items() if on and name.startswith("pooling_mode_") and name not in old]
+    unknown = [
+        name for name, on in config.items() if on and name.startswith("pooling_mode_") and name not in old
+    ]
     if unknown or ways not in (["mean"], ["cls"], ["max"]):
-        named = listed([*map(str, ways if isinstance(ways, list) else [ways]), *unknown]) or "no way of pooling"
+        named = (
+            listed([*map(str, ways if isinstance(ways, list) else [ways]), *unknown]) or "no way of pooling"
+        )
         raise ModelError(file, f"names {named}, where bertkit pools by exactly one of mean, cls and max")
     if config.get("include_prompt") is False:
         raise ModelError(file, "leaves the prompt out of the pooling; bertkit pools over it")
@@ -215,7 +232,9 @@ def files(layout: Layout, size: int, longest: int, labels: int = 0) -> Json:
     if layout.dense:
         contents[f"{DENSE}/config.json"] = _dense_config(size, layout)
     if labels:
-        contents[f"{head_folder(layout)}/config.json"] = _dense_config(layout.dense or size, Layout(dense=labels))
+        contents[f"{head_folder(layout)}/config.json"] = _dense_config(
+            layout.dense or size, Layout(dense=labels)
+        )
     return contents
 
 

@@ -23,7 +23,9 @@ def rows(file: OpenFile) -> Iterator[tuple[int, dict[str, Any]]]:
             file.problems.add(number, "is not an entity", "expected T1<TAB>LABEL START END<TAB>TEXT")
             continue
         if ";" in entity["places"]:
-            file.problems.add(number, "an entity of several parts cannot be read", "mark it as one, or remove it")
+            file.problems.add(
+                number, "an entity of several parts cannot be read", "mark it as one, or remove it"
+            )
             continue
         start, end = map(int, entity["places"].split())
         if re.sub(r"\s", " ", text[start:end]) != entity["marked"]:

@@ -20,7 +20,9 @@ def huber(outputs: Tensor, labels: Tensor, num_items_in_batch: Tensor) -> Tensor
 
 
 class Noise(bertkit.Attachment):
-    """Adds noise to the gradients, which decreases with the steps (Neelakantan et al. 2015), also after a resume."""
+    """Adds noise to the gradients, which decreases with the steps (Neelakantan et al. 2015), also after a
+    resume.
+    """
 
     def start(self, trainer: Any, checkpoint: Path | None) -> None:
         self.parameters = [*trainer.model.parameters()]

@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 METRICS = ("pearson", "spearman", "neg_mean_squared_error", "neg_mean_absolute_error")
 PLACE = (Key("start", "number", int), Key("end", "number", int))
 WORD = form(
-    "NumberedWord", "A word.", Key("word", "text", str), Key("number", "number", float), *PLACE, line="{word} {number}"
+    "NumberedWord",
+    "A word.",
+    Key("word", "text", str),
+    Key("number", "number", float),
+    *PLACE,
+    line="{word} {number}",
 )
 NUMBERS = form("Numbers", "Words, each with its number.", Key("words", "span", [WORD]), *READ, line="{words}")
 
@@ -55,7 +60,9 @@ class WordNumbersOptions(TaskOptions):
 
 @dataclass(frozen=True)
 class GradedNumbers(Graded):
-    """Numbers of words compared with the right ones. predicted, numbers: of all words. row: that of each word."""
+    """Numbers of words compared with the right ones. predicted, numbers: of all words. row: that of each
+    word.
+    """
 
     predicted: np.ndarray[Any, Any]
     numbers: np.ndarray[Any, Any]
@@ -102,7 +109,9 @@ class WordNumbers(Task[WordNumbersOptions]):
 
     def encode(self, rows: Dataset) -> Any:
         texts, words = sentences(rows)
-        columns = encode_words(self.tokenizer, texts, words, max_length=self.max_length, stride=self.options.stride)
+        columns = encode_words(
+            self.tokenizer, texts, words, max_length=self.max_length, stride=self.options.stride
+        )
         if "numbers" in rows.column_names:
             numbers = rows["numbers"][:]
             windows = zip(columns["row"], columns["words"], strict=True)
@@ -164,4 +173,8 @@ class WordNumbers(Task[WordNumbersOptions]):
         pairs = zip(row["numbers"], row["answer"]["words"], strict=True)
         off = [(abs(number - word["number"]), number, word) for number, word in pairs]
         distance, number, word = max(off, key=lambda item: item[0], default=(0.0, 0.0, {}))
-        return (f"{word['word']} {number:g}", f"{word['word']} {word['number']:.3f}", distance) if distance else None
+        return (
+            (f"{word['word']} {number:g}", f"{word['word']} {word['number']:.3f}", distance)
+            if distance
+            else None
+        )
