@@ -11,8 +11,8 @@ from cases import SETTINGS, encoder
 from transformers import set_seed
 
 from bertkit.data import Data
+from bertkit.data.origin import Origin
 from bertkit.data.schema import Finding
-from bertkit.data.table import Origin
 from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report import html

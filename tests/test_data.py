@@ -179,7 +179,7 @@ def test_of_many_names_and_rows_the_first_are_named_and_the_others_counted(count
 
 @pytest.mark.parametrize("count", [5, 6, 100])
 def test_a_column_of_the_wrong_type_is_one_problem(count, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.data.table.MAX_ALIKE", 30)
+    monkeypatch.setattr("bertkit.data.problems.MAX_ALIKE", 30)
     path = write(tmp_path / "a.jsonl", [{"text": n, "score": "x" if n else 1} for n in range(count)])
     more = {5: "", 6: " and 1 more so far", 100: " and 26 more so far"}[count]
     others = ", ".join(f"{path}:{n}" for n in range(2, 6))

@@ -23,8 +23,8 @@ from test_data import SCHEMA
 from bertkit.data import check, label_names, load, read_rows, read_stream
 from bertkit.data.conll import conll_rows
 from bertkit.data.decoding import MAX_LINE, text_lines
+from bertkit.data.problems import Problems
 from bertkit.data.sources import open_source
-from bertkit.data.table import Problems
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.json_schema import json_schema
 from bertkit.recipe.recipe import load_recipe, parse_data_spec

@@ -24,7 +24,7 @@ from numpy.random import default_rng
 
 import bertkit
 from bertkit.data.disk_list import DiskList
-from bertkit.data.table import column_values, features_of, on_disk, release
+from bertkit.data.on_disk import column_values, features_of, on_disk, release
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation import intervals, ranking, reranking
 from bertkit.evaluation.conformal import Conformal
@@ -109,7 +109,7 @@ def test_grading_holds_few_bytes_of_a_row(name, monkeypatch):
     kind = get_task(name)
     task = kind(kind.Options(name=kind.name, **options), None, 16)
     monkeypatch.setattr(intervals, "ROWS", 200)
-    monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 200)
+    monkeypatch.setattr("bertkit.data.on_disk.AT_A_TIME", 200)
 
     def peak(count):
         rows = Dataset.from_list([target(row) for row in range(count)])
@@ -263,7 +263,7 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
 
 def read(source, at_a_time, monkeypatch, **settings):
     """The file's rows for text classification, so many of them read at a time."""
-    monkeypatch.setattr("bertkit.data.table.AT_A_TIME", at_a_time)
+    monkeypatch.setattr("bertkit.data.on_disk.AT_A_TIME", at_a_time)
     kind = get_task("text-classification")
     spec = DataSpec(source=str(source), **settings)
     return small.read_data(spec, kind, kind.Options(name=kind.name))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bertkit.data import load, read_rows
 from bertkit.data.excel import MAX_CELL, sheet_records, write_sheet
-from bertkit.data.table import Problems
+from bertkit.data.problems import Problems
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predict_file import _write_csv, predict
 from bertkit.recipe.recipe import load_recipe

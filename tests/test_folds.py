@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_resume import killed, timeless
 
+from bertkit.data.origin import Origin
 from bertkit.data.schema import Column
 from bertkit.data.splits import fold_rows, folds, names_of
-from bertkit.data.table import Origin, Table
+from bertkit.data.table import Table
 from bertkit.errors import DataError, RecipeError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.recipe import load_recipe, to_yaml

@@ -20,9 +20,9 @@ import pytest
 import small
 
 from bertkit.data import check, load
+from bertkit.data.problems import FirstSeen
 from bertkit.data.python_inputs import scored_section
 from bertkit.data.python_rows import frame_rows
-from bertkit.data.table import FirstSeen
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
 from bertkit.retrieval.documents import read_documents

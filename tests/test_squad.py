@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from small import message_of, raises
 
 from bertkit.data import read_rows
+from bertkit.data.problems import Problems
 from bertkit.data.squad import check_answers, is_squad, read_answers, squad_rows
-from bertkit.data.table import Problems
 from bertkit.errors import DataError
 from bertkit.evaluation.squad_metrics import MLQA, SQUAD, GradedAnswers, best_threshold, metric_names, rule_of
 from bertkit.sections import DataSpec

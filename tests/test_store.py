@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from small import problems_of, raises
 
-from bertkit.data.table import FirstSeen
+from bertkit.data.problems import FirstSeen
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.retrieval import documents as documents_module
 from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, read_documents

@@ -16,9 +16,10 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 import bertkit
 from bertkit.data import tagged, tagging
+from bertkit.data.origin import Origin
 from bertkit.data.readers import read_rows
 from bertkit.data.scripts import joined
-from bertkit.data.table import Origin, Table
+from bertkit.data.table import Table
 from bertkit.data.word_spans import spans_to_tags, words
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertkit.data.disk_list import AT_A_TIME
+from bertkit.data.problems import Problems, each_row
 from bertkit.data.reader import Reader
-from bertkit.data.table import NumberedRows, Problems, Row, each_row
+from bertkit.data.table import NumberedRows, Row
 from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
 

@@ -12,11 +12,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
+from bertkit.data.problems import FirstSeen, Problems
 from bertkit.data.reader import packed
 from bertkit.data.readers import rows_or_problems
 from bertkit.data.schema import Finding, leak, warn
 from bertkit.data.splits import match_splits
-from bertkit.data.table import FirstSeen, Problems, Row, Table
+from bertkit.data.table import Row, Table
 from bertkit.data.values import read_name
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr

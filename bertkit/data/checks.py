@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.on_disk import column_values, numbers
+from bertkit.data.origin import Origin, locations
 from bertkit.data.schema import Column, Finding, in_train_too, leak, note, severe, texts_of, warn
 from bertkit.data.splits import SPLITS, names_of
-from bertkit.data.table import Data, Origin, column_values, locations, numbers
+from bertkit.data.table import Data
 from bertkit.data.tagging import Learned, labelled
 from bertkit.data.values import folded, text_keys
 from bertkit.errors import Problem

@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
+from bertkit.data.problems import Problems, setting
 from bertkit.data.schema import Column, Schema, Source, columns_of, mapped_columns
-from bertkit.data.table import Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import listed, short_repr

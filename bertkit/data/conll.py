@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, islice, pairwise
 
 from bertkit.data.decoding import Lines
+from bertkit.data.problems import Problems, setting
 from bertkit.data.reader import Reader, by_lines
 from bertkit.data.schema import note
 from bertkit.data.scripts import UNSPACED
-from bertkit.data.table import NumberedRows, Problems, setting
+from bertkit.data.table import NumberedRows
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted

@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from bertkit.cache import cache_root, cached_folder, file_digest
+from bertkit.data.origin import Origin, locations
+from bertkit.data.problems import Problems, WrongType
 from bertkit.data.python_rows import RowsFolder
 from bertkit.data.schema import Finding, cell, given_name, in_train_too, note, warn
 from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
-from bertkit.data.table import Loaded, Origin, Problems, WrongType, locations
+from bertkit.data.table import Loaded
 from bertkit.data.values import folded, is_blank
 from bertkit.errors import DataError, translated
 from bertkit.files import read_json, write_json

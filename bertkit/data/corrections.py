@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 
 from bertkit.data.delimited import unguarded
 from bertkit.data.disk_list import DiskList
+from bertkit.data.origin import MAX_LOCATIONS, Origin
+from bertkit.data.problems import Problems
 from bertkit.data.readers import read_rows, reader_of
 from bertkit.data.schema import ID, Column, Finding, Schema, note
 from bertkit.data.splits import names_of
-from bertkit.data.table import MAX_LOCATIONS, Checked, Origin, Problems, Table
+from bertkit.data.table import Checked, Table
 from bertkit.data.tagged import tag_words
 from bertkit.data.units import as_spans
 from bertkit.data.values import convert, split_labels

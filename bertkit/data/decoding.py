@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Any, cast
 
+from bertkit.data.problems import Problems, setting
 from bertkit.data.schema import Finding, warn
-from bertkit.data.table import Problems, setting
 from bertkit.errors import DataError
 
 Lines = Iterator[tuple[int, str]]  # of a file, numbered from 1

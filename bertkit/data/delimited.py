@@ -13,9 +13,11 @@ from itertools import chain
 from typing import Any, TextIO
 
 from bertkit.data.decoding import MAX_LINE, Lines
+from bertkit.data.origin import MAX_LOCATIONS
+from bertkit.data.problems import Problems, setting
 from bertkit.data.reader import Reader, by_lines
 from bertkit.data.schema import Finding, note
-from bertkit.data.table import MAX_LOCATIONS, NumberedRows, Problems, setting
+from bertkit.data.table import NumberedRows
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed, printable

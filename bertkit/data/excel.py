@@ -16,9 +16,10 @@ from xml.etree.ElementTree import ParseError
 from bertkit.data.arrow import MAX_WHOLE, seekable
 from bertkit.data.delimited import Records, named_records
 from bertkit.data.disk_list import AT_A_TIME
+from bertkit.data.problems import Problems, setting
 from bertkit.data.reader import OpenFile, Reader
 from bertkit.data.schema import Finding
-from bertkit.data.table import NumberedRows, Problems, setting
+from bertkit.data.table import NumberedRows
 from bertkit.errors import DataError, extras_required, translated
 from bertkit.text import listed
 from bertkit.validation import did_you_mean

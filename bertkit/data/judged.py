@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertkit.data.problems import Problems
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Problems, Table
+from bertkit.data.table import Table
 from bertkit.errors import Problem
 from bertkit.text import counted
 

@@ -10,8 +10,9 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from bertkit.data.offsets import ONE_LINE_END, UTF_16, moved
+from bertkit.data.problems import Problems
 from bertkit.data.schema import mapped_columns, note, warn
-from bertkit.data.table import NumberedRows, Problems, Row
+from bertkit.data.table import NumberedRows, Row
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 

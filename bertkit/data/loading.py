@@ -12,6 +12,8 @@ from typing import Any
 from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import corrected
 from bertkit.data.disk_list import DiskList
+from bertkit.data.on_disk import features_of, fingerprint, in_blocks, on_disk
+from bertkit.data.origin import Origin, locations
 from bertkit.data.schema import (
     BY,
     ID,
@@ -29,20 +31,7 @@ from bertkit.data.schema import (
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
-from bertkit.data.table import (
-    AS_READ,
-    Checked,
-    Data,
-    Loaded,
-    Origin,
-    RowRules,
-    Table,
-    features_of,
-    fingerprint,
-    in_blocks,
-    locations,
-    on_disk,
-)
+from bertkit.data.table import AS_READ, Checked, Data, Loaded, RowRules, Table
 from bertkit.data.values import convert, is_blank, refuse_unequal, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec

@@ -8,11 +8,11 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.problems import Problems
 from bertkit.data.python_rows import Rows, is_a, is_frame, store_rows
 from bertkit.data.reader import COMPRESSIONS
 from bertkit.data.readers import by_suffix
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
-from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import Json, Record, listed, short_repr

@@ -21,7 +21,8 @@ from weakref import finalize
 from bertkit.cache import file_digest, sha256_of_json
 from bertkit.data.arrow import plain_rows
 from bertkit.data.disk_list import AT_A_TIME, disk_full_as_error
-from bertkit.data.table import Problems, Row
+from bertkit.data.problems import Problems
+from bertkit.data.table import Row
 from bertkit.data.values import is_missing
 from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from bertkit.data.decoding import Lines, text_lines
-from bertkit.data.table import NumberedRows, Problems
+from bertkit.data.problems import Problems
+from bertkit.data.table import NumberedRows
 from bertkit.errors import DataError, translated
 from bertkit.sections import DataSpec
 

@@ -27,9 +27,10 @@ from bertkit.data.decoding import Lines, text_lines
 from bertkit.data.delimited import CSV, TSV
 from bertkit.data.excel import XLSX
 from bertkit.data.label_studio import is_export, task_rows
+from bertkit.data.problems import Problems, WrongType, setting
 from bertkit.data.reader import GROUP, OpenFile, Reader, by_lines, opened, uncompressed
 from bertkit.data.squad import is_squad, squad_rows
-from bertkit.data.table import NumberedRows, Problems, Row, WrongType, setting
+from bertkit.data.table import NumberedRows, Row
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.validation import describe, did_you_mean

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.arrow import class_names, hub_tables, named_rows, saved_tables
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.disk_list import AT_A_TIME
+from bertkit.data.problems import Problems
 from bertkit.data.python_rows import stored_files
 from bertkit.data.reader import COMPRESSIONS, uncompressed
 from bertkit.data.readers import by_suffix, read_rows, reader_of, rows_or_problems, suffix_of
 from bertkit.data.schema import Finding, Mapped, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
-from bertkit.data.table import NumberedRows, Problems
+from bertkit.data.table import NumberedRows
 from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import listed

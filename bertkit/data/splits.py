@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from bertkit.data.disk_list import DiskList
+from bertkit.data.on_disk import column_values
+from bertkit.data.problems import Problems, setting
 from bertkit.data.schema import Column, Finding, note, texts_of, warn
-from bertkit.data.table import Data, Problems, Table, column_values, setting
+from bertkit.data.table import Data, Table
 from bertkit.data.values import text_keys
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertkit.data.disk_list import DiskList
+from bertkit.data.problems import Problems, each_row
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Checked, NumberedRows, Problems, Table, each_row
+from bertkit.data.table import Checked, NumberedRows, Table
 from bertkit.text import Json, counted, short_repr
 
 _FORMS = (

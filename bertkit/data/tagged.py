@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
+from bertkit.data.on_disk import column_values
+from bertkit.data.origin import locations
+from bertkit.data.problems import each_row
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Checked, Table, column_values, each_row, locations
+from bertkit.data.table import Checked, Table
 from bertkit.data.tagging import Scheme, check_prefixes, entities, find_scheme, to_bio, without_prefixes
 from bertkit.data.units import MISFITS, places_of, python_spans, rows_of
 from bertkit.data.word_spans import Marked, Unit, gold_entities, read_spans, spans_to_tags, words

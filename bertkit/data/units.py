@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
+from bertkit.data.problems import each_row
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.scripts import LATIN, joined, mostly_unspaced
 from bertkit.data.scripts import share as script_share
-from bertkit.data.table import Table, each_row
+from bertkit.data.table import Table
 from bertkit.data.tagging import entities
 from bertkit.data.word_spans import Marked, Places, Span, Unit, read_spans, spans_to_tags, words
 from bertkit.errors import RowsError

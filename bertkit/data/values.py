@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from bertkit.data.origin import Origin
+from bertkit.data.problems import Problems, WrongColumn, WrongType, each_row
 from bertkit.data.schema import Column, Mapped, Schema, cell, columns_of, given_name
-from bertkit.data.table import Origin, Problems, WrongColumn, WrongType, each_row
 from bertkit.errors import DataError
 from bertkit.text import Record, short_repr
 

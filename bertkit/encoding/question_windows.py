@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.problems import MAX_PROBLEMS
 from bertkit.data.rows import Columns
-from bertkit.data.table import MAX_PROBLEMS
 from bertkit.encoding.pieces import Encoded, Tokenized, cover, template, tokenize, unread
 from bertkit.errors import RowsError
 from bertkit.text import Record, short_repr

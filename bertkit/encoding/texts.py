@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from bertkit.data.on_disk import first_features, numbers
+from bertkit.data.problems import MAX_PROBLEMS
 from bertkit.data.schema import LARGE_SHARE, Finding, Schema, note
-from bertkit.data.table import MAX_PROBLEMS, first_features, numbers
 from bertkit.encoding.pieces import Encoded, tokenize, unread
 from bertkit.errors import RowsError
 from bertkit.text import counted, part_of, share

@@ -13,7 +13,7 @@ from datasets import Dataset
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Sampler
 
-from bertkit.data.table import numbers
+from bertkit.data.on_disk import numbers
 from bertkit.encoding.padding import Collator
 from bertkit.tasks.base import Batch, Task
 

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.data.on_disk import column_values
+from bertkit.data.problems import FirstSeen
 from bertkit.data.schema import Answer
-from bertkit.data.table import FirstSeen, column_values, required
+from bertkit.data.table import required
 from bertkit.errors import DataError, extras_required
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Values

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.data.table import column_values, required
+from bertkit.data.on_disk import column_values
+from bertkit.data.table import required
 from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import CHUNK, Floats, Ints, Values, ratio

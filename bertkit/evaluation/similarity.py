@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.data.on_disk import column_values
 from bertkit.data.schema import Answer
-from bertkit.data.table import column_values
 from bertkit.evaluation.calibration import ROUNDING, thresholds_of
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Ints, Values

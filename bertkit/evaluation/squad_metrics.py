@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.data.disk_list import DiskList
+from bertkit.data.on_disk import column_values
 from bertkit.data.scripts import HANGUL, LATIN, UNSPACED, share
-from bertkit.data.table import column_values
 from bertkit.evaluation import calibration
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored

@@ -17,9 +17,9 @@ from datasets import Dataset
 from bertkit.data import load as load_data
 from bertkit.data import log_findings
 from bertkit.data.disk_list import DiskList, disk_full_as_error
+from bertkit.data.on_disk import column_values
 from bertkit.data.python_inputs import scored_section
 from bertkit.data.schema import Answer
-from bertkit.data.table import column_values
 from bertkit.encoding.texts import unknown_findings
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded, all_scores

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from bertkit.cache import fingerprint
-from bertkit.data.table import Problems
+from bertkit.data.problems import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.inference.layer_reader import Ints, LayerReader, changed

@@ -17,9 +17,9 @@ from typing import Any, TextIO, TypeVar
 from bertkit.data.checks import log_findings
 from bertkit.data.delimited import readable_cell, write_csv
 from bertkit.data.excel import write_sheet
+from bertkit.data.problems import Problems
 from bertkit.data.readers import by_suffix, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
-from bertkit.data.table import Problems
 from bertkit.errors import DataError, UserError
 from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.display import flat

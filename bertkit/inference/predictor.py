@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
+from bertkit.data.problems import Problems, WrongType
 from bertkit.data.python_rows import column_names, frame_like, frame_rows, is_frame
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Source, columns_of
-from bertkit.data.table import Problems, WrongType
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, RowsError, UserError

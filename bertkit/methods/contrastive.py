@@ -17,8 +17,8 @@ import torch
 from datasets import Dataset
 from torch.nn import functional as F
 
+from bertkit.data.on_disk import first_features
 from bertkit.data.rows import Columns
-from bertkit.data.table import first_features
 from bertkit.encoding.padding import Collator, model_inputs
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner

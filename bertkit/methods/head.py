@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from datasets import Dataset
 
+from bertkit.data.on_disk import numbers
 from bertkit.data.rows import Columns
-from bertkit.data.table import numbers
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
 from bertkit.methods.linear import Examples, Linear, fit_linear, words_of

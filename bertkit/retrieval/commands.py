@@ -12,8 +12,8 @@ from os import fspath
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from bertkit.data.problems import Problems
 from bertkit.data.readers import read_rows, read_texts, reader_of
-from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import require_suffix, written_aside

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bertkit.data.table import FirstSeen, Problems
+from bertkit.data.problems import FirstSeen, Problems
 from bertkit.data.values import read_name, refuse_pairs, replace_surrogates
 from bertkit.text import Record, short_repr
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from bertkit.data.problems import FirstSeen
 from bertkit.data.scripts import LATIN, UNSPACED, share
-from bertkit.data.table import FirstSeen
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_required
 from bertkit.retrieval.documents import HIDDEN, TYPE_NAMES, Document, new_columns, read_documents

@@ -23,17 +23,10 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
+from bertkit.data.on_disk import first_features, numbers, on_disk, release
+from bertkit.data.problems import MAX_PROBLEMS
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import (
-    MAX_PROBLEMS,
-    Checked,
-    RowRules,
-    Table,
-    first_features,
-    numbers,
-    on_disk,
-    release,
-)
+from bertkit.data.table import Checked, RowRules, Table
 from bertkit.data.word_spans import Unit
 from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.encoding.texts import length_findings

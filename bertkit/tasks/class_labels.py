@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from bertkit.data.columns import label_names
+from bertkit.data.on_disk import column_values
 from bertkit.data.schema import Answer, Schema
-from bertkit.data.table import column_values
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats

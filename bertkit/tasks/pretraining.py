@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.cache import cache_root
+from bertkit.data.on_disk import numbers
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
-from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.errors import DataError, require_finite
 from bertkit.evaluation import pretraining_metrics

@@ -10,9 +10,10 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from bertkit.data.columns import label_names
+from bertkit.data.on_disk import column_values, numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.data.table import column_values, numbers, required
+from bertkit.data.table import required
 from bertkit.errors import DataError
 from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from pydantic import Field
 
+from bertkit.data.on_disk import numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import LARGE_SHARE, Answer, Column, Finding, Schema
-from bertkit.data.table import numbers, required
+from bertkit.data.table import required
 from bertkit.encoding.padding import mask_of
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.texts import encode_texts, length_findings

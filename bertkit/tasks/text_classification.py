@@ -10,9 +10,10 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.disk_list import DiskList
+from bertkit.data.on_disk import column_values, numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Schema
-from bertkit.data.table import column_values, numbers, required
+from bertkit.data.table import required
 from bertkit.encoding.padding import first_windows, mean_of_windows
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, ModelError, require_finite

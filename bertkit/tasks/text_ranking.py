@@ -10,9 +10,10 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.judged import check_labels, contradictions, query_findings
+from bertkit.data.on_disk import first_features, numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Schema
-from bertkit.data.table import Checked, Table, first_features, numbers
+from bertkit.data.table import Checked, Table
 from bertkit.encoding.padding import row_windows
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, RowsError, require_finite

@@ -10,10 +10,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from bertkit.data import tagged, tagging, units
+from bertkit.data.on_disk import column_values, numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.scripts import has_unspaced
-from bertkit.data.table import Checked, Table, column_values, numbers, required
+from bertkit.data.table import Checked, Table, required
 from bertkit.data.word_spans import Unit
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.word_windows import encode_words, one_per_token

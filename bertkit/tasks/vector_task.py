@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
+from bertkit.data.on_disk import numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
-from bertkit.data.table import numbers
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder

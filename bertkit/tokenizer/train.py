@@ -24,9 +24,9 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, FixedLength
 from tokenizers.pre_tokenizers import Sequence as InOrder
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, RobertaTokenizer
 
+from bertkit.data.on_disk import in_blocks
 from bertkit.data.readers import read_texts
 from bertkit.data.scripts import UNSPACED
-from bertkit.data.table import in_blocks
 from bertkit.errors import DataError, Problem
 from bertkit.files import folder_aside, write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer

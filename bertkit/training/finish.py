@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from bertkit.data.table import Data, Origin
+from bertkit.data.origin import Origin
+from bertkit.data.table import Data
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores, mean

@@ -17,8 +17,8 @@ from datasets import Dataset
 
 from bertkit import processes
 from bertkit.data.disk_list import DiskList
+from bertkit.data.on_disk import numbers
 from bertkit.data.schema import Answer
-from bertkit.data.table import numbers
 from bertkit.engine.callbacks import MetadataWriter
 from bertkit.engine.checkpoint import checkpoints
 from bertkit.evaluation.graded import all_scores
