@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from bertkit.data.readers import read_rows
-from bertkit.inference.features import Features
 from bertkit.sections import DataSpec
+from bertkit.vectors.features import Features
 
 
 def passed(model: str, texts: list[str], *, load: bool) -> tuple[float, np.ndarray]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bertkit.hub.push import push as push
     from bertkit.inference.batch import batch as batch
     from bertkit.inference.evaluate import evaluate as evaluate
-    from bertkit.inference.features import Features as Features
+    from bertkit.vectors.features import Features as Features
     from bertkit.inference.multitask_predictor import load_tasks as load_tasks
     from bertkit.inference.predict_file import predict as predict
     from bertkit.inference.predictor import Predictor as Predictor, load as load
@@ -59,7 +59,7 @@ _MODULES = {
     "hub.push": "push",
     "inference.batch": "batch",
     "inference.evaluate": "evaluate",
-    "inference.features": "Features",
+    "vectors.features": "Features",
     "inference.multitask_predictor": "load_tasks",
     "inference.predict_file": "predict",
     "inference.predictor": "Predictor load",

@@ -28,7 +28,6 @@ from transformers import (
 
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
-from bertkit.inference.features import Features
 from bertkit.inference.predictor import load, load_as, model_folder
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models import download
@@ -37,6 +36,7 @@ from bertkit.models.encoder import Encoder, load_config, load_model, load_tokeni
 from bertkit.models.trained_parts import freeze, merged, save_adapter, with_lora
 from bertkit.sections import Freeze, Lora, ModelSpec
 from bertkit.training.train import train
+from bertkit.vectors.features import Features
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 

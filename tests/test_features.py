@@ -31,9 +31,9 @@ from transformers import AutoModel, AutoTokenizer
 from bertkit.data.word_spans import words
 from bertkit.errors import DataError, ModelError
 from bertkit.inference import embed
-from bertkit.inference.embed import embed_file
-from bertkit.inference.features import Features
-from bertkit.inference.layer_reader import LayerReader
+from bertkit.vectors.embed import embed_file
+from bertkit.vectors.features import Features
+from bertkit.vectors.layer_reader import LayerReader
 
 TEXTS = [
     "the cat sat on the mat .",
@@ -180,7 +180,7 @@ def test_skops_keeps_a_pipeline(tiny_encoder):
     columns = [("text", features(tiny_encoder, layers=[0, -1]), "text"), ("city", OneHotEncoder(), ["city"])]
     pipeline = make_pipeline(ColumnTransformer(columns), LogisticRegression()).fit(TABLE, LABELS)
     data = skops.dumps(pipeline)
-    assert skops.get_untrusted_types(data=data) == ["bertkit.inference.features.Features"]
+    assert skops.get_untrusted_types(data=data) == ["bertkit.vectors.features.Features"]
     again = skops.loads(data, trusted=[Features])
     assert_array_equal(again.predict_proba(TABLE), pipeline.predict_proba(TABLE))
     assert list(again[0].get_feature_names_out()) == list(pipeline[0].get_feature_names_out())
@@ -200,7 +200,7 @@ def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path
 def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder, monkeypatch):
     model = Features(str(tiny_encoder), cache=False).fit(TEXTS)
     other = {"fp32": "bf16", "bf16": "fp32"}[model.reader_.precision]
-    monkeypatch.setattr("bertkit.inference.features.best_precision", lambda device: other)
+    monkeypatch.setattr("bertkit.vectors.features.best_precision", lambda device: other)
     data = pickle.dumps(model)
     assert len(data) < (tiny_encoder / "model.safetensors").stat().st_size, (
         "it is pickled without its weights"
@@ -270,7 +270,7 @@ def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, mo
     assert not np.allclose(before, after)
     keys = []
     for kind in ("cpu", "meta"):
-        monkeypatch.setattr("bertkit.inference.features.best_device", lambda kind=kind: torch.device(kind))
+        monkeypatch.setattr("bertkit.vectors.features.best_device", lambda kind=kind: torch.device(kind))
         keys.append(features(tiny_encoder).fit([]).reader_.key)
     assert keys[0] != keys[1]
 

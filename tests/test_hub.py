@@ -29,7 +29,7 @@ from bertkit.report.card import BEGIN, END, leaderboard, yours
 from bertkit.report.facts import read_facts
 from bertkit.run import Run
 from bertkit.sections import Distillation, Hub
-from bertkit.training.finish import check_hub
+from bertkit.training.publish import check_hub
 from bertkit.training.train import train
 
 # huggingface_hub 2.4 hands files to httpx2 in a way that is on its way out.

@@ -15,6 +15,7 @@ FLOORS = [
     {"tasks"},
     {"recipe"},
     {"inference"},
+    {"vectors"},
     {"run", "explanations", "exports", "retrieval", "engine", "methods"},
     {"serving", "attachments"},
     {"report"},

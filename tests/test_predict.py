@@ -556,7 +556,7 @@ def test_every_command_that_may_take_long_says_how_far_it_is(
     learned, tiny_encoder, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.setattr(progress, "EVERY", 0.0)
-    monkeypatch.setattr("bertkit.inference.embed.CHUNK", 1)
+    monkeypatch.setattr("bertkit.vectors.embed.CHUNK", 1)
     file = small.write_rows(tmp_path / "rows.jsonl", [{"id": n, "text": f"the cat {n}"} for n in "abc"])
     to = tmp_path / "out.jsonl"
     store = ("--store", tmp_path / "store")

@@ -37,7 +37,7 @@ from bertkit.report.score_tables import after_training, number
 from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import Run
 from bertkit.tasks import get_task
-from bertkit.training.finish import write_reports
+from bertkit.training.publish import write_reports
 
 EVIL = "<script>alert('bad')</script> & <img src=x onerror=alert(1)> $x_1$ 'good'"
 VOID = {"meta", "input", "img", "br"}

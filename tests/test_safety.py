@@ -31,12 +31,12 @@ from bertkit.cli.main import main
 from bertkit.engine import checkpoint
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.files import ABANDONED, read_json, write_json, written_aside
-from bertkit.inference.features import Features
 from bertkit.inference.predictor import load, load_as
 from bertkit.models.encoder import load_tokenizer, resolve_encoder, save_tokenizer
 from bertkit.report.html import write_explanations_page, write_report
 from bertkit.sections import ModelSpec
 from bertkit.training.train import train
+from bertkit.vectors.features import Features
 
 
 @pytest.fixture

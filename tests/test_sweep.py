@@ -491,7 +491,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
         "--confirm",
         "1",
     ]
-    monkeypatch.setattr("bertkit.training.finish.write_reports", lambda *_: None)  # it takes most of a run
+    monkeypatch.setattr("bertkit.training.publish.write_reports", lambda *_: None)  # it takes most of a run
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     said = small.said(capsys, *command, "--output-dir", tmp_path / "whole", *more)
     assert "base recipe" in said

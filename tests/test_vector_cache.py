@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from bertkit import cache
 from bertkit.cache import fingerprint, sha256_of_json
 from bertkit.inference import vector_cache
-from bertkit.inference.vector_cache import cached
+from bertkit.vectors.cache import cached
 
 KEY = {"model": "m", "layers": [1]}
 

@@ -14,11 +14,11 @@ from bertkit.data.schema import Schema
 from bertkit.data.values import folded
 from bertkit.encoding.pieces import tokenize
 from bertkit.evaluation.similarity import unit
-from bertkit.inference.vector_cache import Vectors
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks import get_task
 from bertkit.text import counted
+from bertkit.vectors.cache import Vectors
 
 THRESHOLD = 0.95  # the smallest cosine of near-duplicates
 BLOCK = 2048  # texts that are compared with as many others at a time

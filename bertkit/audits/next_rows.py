@@ -20,10 +20,10 @@ from bertkit.evaluation.intervals import Floats
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.predict_file import like_data
 from bertkit.inference.predictor import load
-from bertkit.inference.vector_cache import Vectors
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks import get_task
 from bertkit.text import part_of
+from bertkit.vectors.cache import Vectors
 
 TITLE = "Rows to label next"
 NOTE = (

@@ -13,14 +13,14 @@ from bertkit.data import Data, load
 from bertkit.data.schema import Schema
 from bertkit.errors import ModelError
 from bertkit.evaluation.similarity import unit
-from bertkit.inference.features import Features
-from bertkit.inference.vector_cache import Vectors
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import Recipe
 from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.text import Json, part_of
+from bertkit.vectors.cache import Vectors
+from bertkit.vectors.features import Features
 
 Row = Mapping[str, Any]
 """A row: canonical columns, `location`, and the `answer` of a model that was not trained on it.

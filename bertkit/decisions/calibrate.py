@@ -27,7 +27,7 @@ from bertkit.run import Run
 from bertkit.tasks import base
 from bertkit.tasks.base import Task
 from bertkit.text import Json
-from bertkit.training.finish import write_reports
+from bertkit.training.publish import write_reports
 
 FITTED = (
     "temperature",

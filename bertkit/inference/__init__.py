@@ -1,1 +1,1 @@
-"""From a model folder to answers, scores and vectors."""
+"""From a model folder to answers and scores."""

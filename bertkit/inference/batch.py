@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.data.python_rows import Rows, column_names, frame_rows, is_frame, with_added
 from bertkit.errors import DataError
 from bertkit.inference.display import flat
-from bertkit.inference.embed import VECTOR
 from bertkit.inference.predict_file import with_columns
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.models.device import Precision
@@ -21,6 +20,8 @@ from bertkit.text import Json, Record, short_repr
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+VECTOR = "vector"  # the added column
 
 
 @dataclass(frozen=True, eq=False)

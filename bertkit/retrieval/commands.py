@@ -17,7 +17,6 @@ from bertkit.data.readers import read_rows, read_texts, reader_of
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import require_suffix, written_aside
-from bertkit.inference.embed import embed_file
 from bertkit.inference.progress import progress
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
@@ -27,6 +26,7 @@ from bertkit.retrieval.search import Hit
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
 from bertkit.text import Json, Record, json_line
+from bertkit.vectors.embed import embed_file
 
 HITS = "hits"  # the added column of a file of queries
 QUERY_BATCH = 256  # queries encoded at a time

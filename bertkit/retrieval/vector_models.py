@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerBase
 from bertkit.cache import fingerprint, model_key
 from bertkit.errors import ModelError
 from bertkit.inference.predictor import Predictor, load_as, model_folder
-from bertkit.inference.vector_cache import Vectors, cached
 from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.passages import Window
 from bertkit.tasks.vector_task import VectorOptions
 from bertkit.text import short_repr
+from bertkit.vectors.cache import Vectors, cached
 
 Encode = Callable[[Sequence[str]], Vectors]
 """Texts -> float32 (texts, size), of unit length; it prepends the model's prefix."""

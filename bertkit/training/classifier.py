@@ -19,9 +19,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from bertkit.errors import DataError
-from bertkit.inference.features import column_of_texts, reading_texts
 from bertkit.inference.predictor import load
 from bertkit.training.train import train
+from bertkit.vectors.features import column_of_texts, reading_texts
 
 
 @dataclass(repr=False, eq=False)  # scikit-learn's own repr, and identity

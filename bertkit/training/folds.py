@@ -31,9 +31,9 @@ from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.tasks.base import HeldOut, Task, calibrate
-from bertkit.training.finish import OutOfFold, mean_and_sd, write_predictions
 from bertkit.training.job import Job, Jobs
 from bertkit.training.metadata import open_run
+from bertkit.training.score import OutOfFold, mean_and_sd, write_predictions
 from bertkit.training.seed import fit
 
 DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number

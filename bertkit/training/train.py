@@ -15,10 +15,11 @@ from bertkit.errors import RecipeError
 from bertkit.models.quiet import no_bars
 from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe, read
 from bertkit.run import only_writer
-from bertkit.training.finish import check_hub, finish, push_run, write_reports_and_clean
+from bertkit.training.finish import finish
 from bertkit.training.folds import calibrated, run_folds
 from bertkit.training.job import Extensions
 from bertkit.training.metadata import open_run, require_folder
+from bertkit.training.publish import check_hub, push_run, write_reports_and_clean
 from bertkit.training.seed import train_seed
 from bertkit.validation import describe
 

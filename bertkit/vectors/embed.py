@@ -17,16 +17,15 @@ from bertkit.data.readers import TextRow, read_texts
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, translated
 from bertkit.files import require_no_pipe, require_suffix, written_aside
+from bertkit.inference.batch import VECTOR
 from bertkit.inference.progress import progress
-from bertkit.inference.vector_cache import CHUNK, Vectors
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
 from bertkit.text import Json, Record
+from bertkit.vectors.cache import CHUNK, Vectors
 
 Parts = Iterable[tuple[list[Json], Vectors]]  # rows, and the vectors of their texts
-
-VECTOR = "vector"  # the added column
 
 
 def embed_file(

@@ -18,9 +18,9 @@ from bertkit.encoding.word_windows import encode_words
 from bertkit.errors import ModelError
 from bertkit.inference.progress import progress
 from bertkit.inference.runner import inference
-from bertkit.inference.vector_cache import Vectors
 from bertkit.models.device import Precision
 from bertkit.models.encoder import Encoder, load_model
+from bertkit.vectors.cache import Vectors
 
 if TYPE_CHECKING:
     import torch

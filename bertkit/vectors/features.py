@@ -19,13 +19,13 @@ from bertkit.cache import fingerprint
 from bertkit.data.problems import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference.layer_reader import Ints, LayerReader, changed
 from bertkit.inference.settings import MIN_LENGTH, resolve_max_length
-from bertkit.inference.vector_cache import CHUNK, Vectors, cached
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
 from bertkit.text import Json, counted, part_of, short_repr
+from bertkit.vectors.cache import CHUNK, Vectors, cached
+from bertkit.vectors.layer_reader import Ints, LayerReader, changed
 
 Combine = Literal["concat", "sum", "mean"]
 Pool = Literal["mean", "cls", "max", "none"]
