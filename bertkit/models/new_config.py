@@ -6,7 +6,6 @@ BERT's is transformers' own with one more option.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import transformers
@@ -15,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.errors import ModelError, Problem
-from bertkit.models.untrusted import read_object, vet
+from bertkit.models.untrusted import VettedFolder, read_object
 from bertkit.sections import Section
 from bertkit.text import Json, Record, first_line
 from bertkit.validation import did_you_mean, nearest, unknown_key, validate
@@ -211,12 +210,11 @@ def started(
     return {**presets.get(preset or "", {}), **wanted}, problems
 
 
-def read_config(folder: Path) -> BertConfig:
+def read_config(folder: VettedFolder) -> BertConfig:
     """The config in a folder. Raises ModelError where there is none, or one that is refused."""
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError(file, "no such file", "Name a model folder.")
-    vet(folder)
     found = read_object(file).get("model_type")
     if found != MODEL_TYPE:
         raise ModelError(file, f"model_type is {found!r}", "Name the folder of a BERT.")

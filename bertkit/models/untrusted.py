@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NewType
 
 from safetensors import SafetensorError, safe_open
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+VettedFolder = NewType("VettedFolder", Path)  # a folder that `vet` returned
 LARGEST_VOCABULARY = 500_000_000  # bytes of tokenizer.json and the like
 POSITIONS = 1_000_000  # more than anyone has; some positions have no tensor to compare with
 MAX_NUMBER = 10_000  # numbers up to here need no tensor to explain them
@@ -48,17 +49,23 @@ CONVERT = (
 )
 
 
-def vet(folder: Path, *, tokenizer: bool = False) -> None:
-    """Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain,
-    code.
+def vet(folder: Path) -> VettedFolder:
+    """The folder, whose files any library may open now.
 
-    tokenizer: check its settings too, which may ask for tokens or characters without end.
+    Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain,
+    code, a tokenizer that makes tokens or characters without end.
     """
-    # Each opens only what passed the ones before.
     vet_files(folder)
-    for check in (_unsuitable, _implausible, *([_exploding] if tokenizer else [])):
+    for check in (_unsuitable, _implausible, _exploding):  # a check opens only what passed those before
         if problems := list(check(folder)):
             raise ModelError(problems)
+    return VettedFolder(folder)
+
+
+def vet_model(folder: Path, *, exports: bool = False) -> VettedFolder:
+    """`vet`, of a folder with a config and weights. exports, and further errors: as of `require_model`."""
+    require_model(folder, exports=exports)
+    return vet(folder)
 
 
 def vet_files(folder: Path) -> None:

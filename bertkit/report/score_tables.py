@@ -181,9 +181,10 @@ def after_tasks(folder: Path, results: Record) -> str:
 def first_to_try(folder: Path) -> str:
     """The first command to try on this run: a `bertkit predict` that works without changes."""
     from bertkit.models.encoder import load_tokenizer
+    from bertkit.models.untrusted import vet
 
     settled = read_json(folder / "model" / "config.json")["bertkit"]["task"]
     task = get_task(settled["name"])
     pair = settled.get("pair")
     reads = [names for names in task.schema.inputs if pair is None or pair == ("text_b" in names)]
-    return example(folder, task, reads, load_tokenizer(folder / "model").mask_token)
+    return example(folder, task, reads, load_tokenizer(vet(folder / "model")).mask_token)

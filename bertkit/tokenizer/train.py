@@ -30,6 +30,7 @@ from bertkit.data.scripts import UNSPACED
 from bertkit.errors import DataError, Problem
 from bertkit.files import folder_aside, write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer
+from bertkit.models.untrusted import vet
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
 
@@ -329,7 +330,7 @@ def _written(
         save_tokenizer(trained, aside)
         if tokens:
             write_text(aside / "vocab.txt", "".join(f"{token}\n" for token in tokens))
-    tokenizer = load_tokenizer(output, split_special_tokens=False)
+    tokenizer = load_tokenizer(vet(output), split_special_tokens=False)
     known = sum(not char.isspace() for char in corpus.characters)
     rare = ""
     reason = "the corpus gives"

@@ -34,6 +34,7 @@ from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 from bertkit.errors import ModelError
 from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.new_config import MODEL_TYPE, PRESETS, BertConfig, config, read_config
+from bertkit.models.untrusted import vet
 
 __all__ = [
     "PRESETS",
@@ -493,8 +494,7 @@ def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> tr
 
 def load(folder: str | Path) -> BertForPreTraining:
     """The model in a folder, in fp32. Raises ModelError if it is not a BERT with both heads."""
-    path = Path(folder).expanduser()
-    encoder = Encoder(str(folder), path, "folder")
-    own_config = read_config(path)
+    encoder = Encoder(str(folder), vet(Path(folder).expanduser()), "folder")
+    own_config = read_config(encoder.folder)
     model = load_model(encoder, BertForPreTraining, {}, new_head=False, own_config=own_config)
     return cast(BertForPreTraining, model)
