@@ -149,7 +149,7 @@ class ModelError(UserError):
 def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:
     """finite: for each row, whether the model's outputs are finite. Raises ModelError where some are not."""
     flags = list(finite)
-    bad = sum(not each for each in flags)
+    bad = sum(not flag for flag in flags)
     if bad:
         what = f"its outputs are not finite for {bad} of {len(flags)} {unit}"
         raise ModelError("the model", what, "Its weights are damaged, or its training diverged.")

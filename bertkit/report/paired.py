@@ -89,7 +89,7 @@ class Pair:
         not.
         """
         difference = self.metrics.get(self.headline)
-        low, high = difference.interval or (0.0, 0.0) if difference else (0.0, 0.0)
+        low, high = (difference and difference.interval) or (0.0, 0.0)
         unsure = self.test is not None and self.test[1] >= UNSURE
         return "" if low <= 0 <= high or unsure else self.names[low > 0]
 

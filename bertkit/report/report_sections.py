@@ -226,8 +226,11 @@ def label_rows(facts: Facts) -> Lines:
 def fitted_options(options: Record) -> Mapping[str, str]:
     """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
     names = ("temperature", "null_threshold", "threshold", "thresholds")
-    values = {name.replace("_", " "): options.get(name) for name in names}
-    return {name: f"{value:.4f}" for name, value in values.items() if isinstance(value, float)}
+    return {
+        name.replace("_", " "): f"{options[name]:.4f}"
+        for name in names
+        if isinstance(options.get(name), float)
+    }
 
 
 def label_thresholds(options: Record) -> Mapping[str, float]:
@@ -321,8 +324,7 @@ def training(facts: Facts) -> list[Picture]:
 
 def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
     """(step, value) of a logged number, wherever it was finite."""
-    events = (event for event in facts.log if event["seed"] == seed and event.get(name) is not None)
-    return [(event["step"], event[name]) for event in events]
+    return [(e["step"], e[name]) for e in facts.log if e["seed"] == seed and e.get(name) is not None]
 
 
 def explained(explanations: Sequence[Record]) -> list[Json]:
@@ -333,9 +335,11 @@ def explained(explanations: Sequence[Record]) -> list[Json]:
 
 
 def _explained(place: int, explanation: Record) -> Json:
-    kind = KINDS[explanation["kind"]] if "kind" in explanation else ""
+    title = f"Row {place}"
+    if "kind" in explanation:
+        title = f"{KINDS[explanation['kind']]}, row {explanation['row']}"
     return {
-        "title": f"{kind}, row {explanation['row']}" if kind else f"Row {place}",
+        "title": title,
         "answer": explanation["said"],
         "gold": explanation.get("gold", ""),
         "attributions": [_attribution(explanation["texts"], part) for part in explanation["attributed"]],
