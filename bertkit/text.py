@@ -77,7 +77,7 @@ def display_width(text: str) -> int:
 
 
 def character_start(text: str, place: int) -> int:
-    """Where the user-perceived character that holds `place` begins: an emoji or a letter with its marks is
+    """The start of the user-perceived character that holds `place`: an emoji or a letter with its marks is
     one.
 
     Characters are the extended grapheme clusters of Unicode Standard Annex 29, and of at most 64 code points

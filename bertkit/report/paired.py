@@ -173,7 +173,7 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
             pairs.append((row, same.pop()))
         else:
             alone.append(row)
-    left = alone, [*chain(*waiting.values())]
+    left = alone, [*chain.from_iterable(waiting.values())]
     split = " and ".join(dict.fromkeys((first.split, second.split)))
     sides = " and ".join(f"{len(rows):,} of {name}" for rows, name in zip(left, names, strict=True))
     about = f"Compared on {counted(len(pairs), 'row')} of {split} that both runs have answered."
@@ -238,7 +238,11 @@ def _outcomes(facts: Facts) -> tuple[bool, dict[int, Outcome]]:
     exact = not listed or listed.measure not in (*DISTANCES, OUTRANKED)
     right = dict.fromkeys(range(1, len(facts.rows) + 1), Outcome(1.0 if exact else 0.0))
     every = listed.every if listed else ()
-    return exact, right | {m.row: Outcome(0.0 if exact else -m.measure, m.gold, m.answer) for m in every}
+    wrong = {
+        mistake.row: Outcome(0.0 if exact else -mistake.measure, mistake.gold, mistake.answer)
+        for mistake in every
+    }
+    return exact, right | wrong
 
 
 def _ranking(query: Query) -> Outcome:

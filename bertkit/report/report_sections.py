@@ -171,7 +171,7 @@ def split_rows(facts: Facts) -> Lines:
 
 
 def environment_rows(facts: Facts) -> Lines:
-    """Where it was trained; the first row is the header."""
+    """The machine and versions of the training; the first row is the header."""
     return [["what", "value"], *map(list, flat(facts.environment).items())]
 
 
@@ -267,7 +267,7 @@ def fitted_on(facts: Facts) -> str:
 
 
 def calibrated_later(facts: Facts) -> list[Finding]:
-    """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate`
+    """A warning that temperature and thresholds are no longer those of the scores, if `bertkit calibrate`
     changed them.
     """
     if not (calibrated := facts.calibrated):
@@ -346,18 +346,26 @@ def _explained(place: int, explanation: Record) -> Json:
     }
 
 
-def _attribution(texts: Mapping[str, str], one: Any) -> Json:
+def _attribution(texts: Mapping[str, str], attributed: Any) -> Json:
     """One number behind an answer: each text in parts, and a table of the words with the largest
     attributions.
     """
     scored = [
-        (texts[name][a:b], s) for name, words in one["words"].items() for a, b, s in words if s is not None
+        (texts[name][start:end], score)
+        for name, words in attributed["words"].items()
+        for start, end, score in words
+        if score is not None
     ]
     most = max((abs(score) for _, score in scored), default=0.0) or 1.0
-    parts = {name: list(_parts(texts[name], words, most)) for name, words in one["words"].items()}
+    parts = {name: list(_parts(texts[name], words, most)) for name, words in attributed["words"].items()}
     largest = sorted(scored, key=lambda pair: -abs(pair[1]))[:MAX_WORDS]
-    table = [("word", one["unit"]), *((word, f"{score:+.3f}") for word, score in largest)]
-    return {"what": one["what"], "check": difference_line(one), "texts": parts, "table": table}
+    table = [("word", attributed["unit"]), *((word, f"{score:+.3f}") for word, score in largest)]
+    return {
+        "what": attributed["what"],
+        "check": difference_line(attributed),
+        "texts": parts,
+        "table": table,
+    }
 
 
 def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Span]:

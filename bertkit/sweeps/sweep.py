@@ -223,13 +223,13 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Jso
         "split": "validation",
         "trials": [
             {
-                "number": t.number,
-                "state": t.state.name.lower(),
-                "changes": search.changes(t),
-                "score": t.value,
-                "outcome": outcome(t, search.metric),
+                "number": trial.number,
+                "state": trial.state.name.lower(),
+                "changes": search.changes(trial),
+                "score": trial.value,
+                "outcome": outcome(trial, search.metric),
             }
-            for t in search.finished()
+            for trial in search.finished()
         ],
         "winner": winner.number,
         "changes": changes,

@@ -141,7 +141,8 @@ class Search:
         for key, distribution in self.space.items():
             if trial.number or key in base:  # so that the sampler learns from the base recipe too
                 suggest(trial, key, distribution)
-        same = [t for t in history if t.state == TrialState.COMPLETE and t.params == trial.params]
+        complete = (earlier for earlier in history if earlier.state == TrialState.COMPLETE)
+        same = [earlier for earlier in complete if earlier.params == trial.params]
         if same and trial.number:  # training it again would give the same score
             return Result(same[0].value, TrialState.COMPLETE, {"same_as": same[0].number})
         folder = self._trial_folder(trial.number)
