@@ -87,8 +87,8 @@ def _of_task(facts: Facts) -> Mistakes:
     options = task.Options.model_construct(**facts.options)
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
-        wrong = task.mistake(options, row)  # gold, answer, distance
-        return None if wrong is None else Mistake._make([number, *wrong, _texts(facts, row)])
+        wrong: tuple[str, str, float] | None = task.mistake(options, row)  # gold, answer, distance
+        return None if wrong is None else Mistake(number, *wrong, _texts(facts, row))
 
     return _by_row(facts, "off by", find)
 
