@@ -44,11 +44,13 @@ def fingerprint(folder: Path) -> str:
     included.
     """
     paths = [*folder.glob("*"), *folder.glob("*/*")]
-    files = sorted(
-        p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in _OF_A_MODEL)
-    )
+    files = sorted(filter(_is_of_a_model, paths))
     parts = {str(file.relative_to(folder)): file_digest(file) for file in files}
     return sha256_of_json(parts)
+
+
+def _is_of_a_model(path: Path) -> bool:
+    return path.is_file() and any(fnmatch(path.name, pattern) for pattern in _OF_A_MODEL)
 
 
 def file_digest(file: Path) -> str:

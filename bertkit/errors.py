@@ -61,8 +61,8 @@ class UserError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With its attributes: from the message, which is all that Exception passes on, a subclass cannot be
-        made.
+        """Pickle it with its attributes: from the message, which is all that Exception passes on, a subclass
+        cannot be made.
         """
         return __newobj__, (type(self), *self.args), vars(self)
 
@@ -82,7 +82,7 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
 
 @contextmanager
 def extras_required() -> Iterator[None]:
-    """Around imports of libraries that an extra brings. Raises UserError with the extra where one is
+    """Guard imports of libraries that an extra brings. Raises UserError with the extra where one is
     missing.
     """
     try:
@@ -149,7 +149,7 @@ class ModelError(UserError):
 def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:
     """finite: for each row, whether the model's outputs are finite. Raises ModelError where some are not."""
     flags = list(finite)
-    bad = sum(not each for each in flags)
+    bad = sum(not flag for flag in flags)
     if bad:
         what = f"its outputs are not finite for {bad} of {len(flags)} {unit}"
         raise ModelError("the model", what, "Its weights are damaged, or its training diverged.")

@@ -60,11 +60,11 @@ class Shard:
         if text is None:
             return None
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-        made = cls(*map(int, match.groups())) if match else cls(0, 0)
-        if not 1 <= made.number <= made.count:
+        shard = cls(*map(int, match.groups())) if match else cls(0, 0)
+        if not 1 <= shard.number <= shard.count:
             what = "not a part: i/n is expected, with i from 1 to n"
             raise UserError(f"shard {text}", what, "For example, 1/4 to 4/4.")
-        return made
+        return shard
 
     def rows(self, file: str | Path, rows: int, chunk: int = 1) -> range:
         """The rows of this part of a file, from 0: whole chunks, about as many in each part.

@@ -87,7 +87,7 @@ class Run:
 
     @property
     def tasks(self) -> dict[str, Self]:
-        """Of a finished run of several tasks, the run of each; otherwise empty."""
+        """The run of each task of a finished run of several tasks; otherwise empty."""
         return {name: type(self)(self.folder / name) for name in tasks_of_run(self.folder)}
 
     def load(self) -> Predictor:

@@ -44,7 +44,7 @@ def listed(names: Sequence[str], most: int = 20, *, total: int | None = None) ->
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text as aligned columns, a line per row; the first row is the header."""
-    rows = [[escape_controls(cell) for cell in row] for row in rows]
+    rows = [[*map(escape_controls, row)] for row in rows]
     widths = [max(map(display_width, cells)) for cells in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -70,11 +70,14 @@ def display_width(text: str) -> int:
     seen = r"[^\p{M}\p{Cf}]|\ufe0f"
     wide = r"[\p{EA=W}\p{EA=F}]"
     characters = regex.findall(r"\X", text)
-    return sum(min(2, len(regex.findall(seen, each)) + len(regex.findall(wide, each))) for each in characters)
+    return sum(
+        min(2, len(regex.findall(seen, character)) + len(regex.findall(wide, character)))
+        for character in characters
+    )
 
 
 def character_start(text: str, place: int) -> int:
-    """Where the user-perceived character that holds `place` begins: an emoji or a letter with its marks is
+    """The start of the user-perceived character that holds `place`: an emoji or a letter with its marks is
     one.
 
     Characters are the extended grapheme clusters of Unicode Standard Annex 29, and of at most 64 code points

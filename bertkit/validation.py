@@ -27,26 +27,26 @@ class KeyProblem(NamedTuple):
     fix: str = ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The most similar of the known names, upper and lower case alike; "" where none is close."""
-    by_lower = {each.lower().strip(): each for each in known}
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The most similar of the choices, upper and lower case alike; "" where none is close."""
+    by_lower = {choice.lower().strip(): choice for choice in choices}
     close = get_close_matches(name.lower(), by_lower, n=1) if len(name) <= 80 else []
     return by_lower[close[0]] if close else ""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no name is close."""
-    near = nearest(name, known)
+    near = nearest(name, choices)
     return f"; did you mean {near!r}?" if near else ""
 
 
-def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str] = {}) -> KeyProblem:
+def unknown_key(path: KeyPath, keys: Iterable[str], homes: Mapping[str, str] = {}) -> KeyProblem:
     """A key that its section does not have.
 
     homes: key -> its section, a dotted path where it has another name, or a sentence that says what to do
     instead.
     """
-    names = sorted(known)
+    names = sorted(keys)
     key = str(path[-1])
     if " " in homes.get(key, ""):
         return KeyProblem(path, "unknown key", homes[key])

@@ -51,9 +51,7 @@ def examine() -> Json:
 def tested_versions() -> dict[str, str]:
     """Package -> the version that bertkit is tested with: constraints.txt, of the checkout or the wheel."""
     package = Path(__file__).resolve().parents[1]
-    file = next(
-        each for each in (package / "constraints.txt", package.parent / "constraints.txt") if each.is_file()
-    )
+    file = next(filter(Path.is_file, (package / "constraints.txt", package.parent / "constraints.txt")))
     lines = (line.partition("==") for line in file.read_text(encoding="utf-8").splitlines() if "==" in line)
     return {name.replace("_", "-"): version for name, _, version in lines}
 
@@ -118,8 +116,8 @@ def _devices() -> Iterator[str]:
             yield f"cuda:{index}: {facts.name}, {facts.total_memory / 1e9:.0f} GB, {capability}"
         if torch.backends.mps.is_available():
             yield "mps: an Apple GPU"
-        known = torch.cpu.get_capabilities()
-        features = ", ".join(name for name in INSTRUCTIONS if known.get(name))
+        capabilities = torch.cpu.get_capabilities()
+        features = ", ".join(name for name in INSTRUCTIONS if capabilities.get(name))
     yield f"cpu: {features}" if features else "cpu"
 
 

@@ -117,7 +117,9 @@ def ended_by_signals() -> Iterator[None]:
     before = {}
     if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
         before = {
-            each: signal.signal(each, end) for each in numbers if signal.getsignal(each) is signal.SIG_DFL
+            number: signal.signal(number, end)
+            for number in numbers
+            if signal.getsignal(number) is signal.SIG_DFL
         }
     try:
         yield
@@ -172,26 +174,26 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"bertkit {version('bertkit')}")
     titles = {option: title for title, options in SECTIONS.items() for option in options.split()}
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
-    for each in chain(*COMMANDS.values()):
-        group, _, name = each.name.rpartition(" ")
+    for entry in chain(*COMMANDS.values()):
+        *group, name = entry.name.split(" ")
         parent = commands
         if group:  # it has one action so far
-            parent = commands.add_parser(group, help=each.help).add_subparsers(
+            parent = commands.add_parser(*group, help=entry.help).add_subparsers(
                 metavar="ACTION", required=True
             )
-        own = parent.add_parser(
+        subparser = parent.add_parser(
             name,
-            help=each.help,
-            description=f"{each.help[0].upper()}{each.help[1:]}.",
-            epilog=f"example:\n  {each.example}\n\n{SITE}/docs/{each.page}.html",
+            help=entry.help,
+            description=f"{entry.help[0].upper()}{entry.help[1:]}.",
+            epilog=f"example:\n  {entry.example}\n\n{SITE}/docs/{entry.page}.html",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             # an abbreviation could take a value, such as a key, for that of another option
             allow_abbrev=False,
         )
-        own.set_defaults(command=each)
-        groups = {title: own.add_argument_group(title) for title in SECTIONS}
-        for argument_name, options in each.arguments:
-            groups.get(titles.get(argument_name, ""), own).add_argument(argument_name, **options)
+        subparser.set_defaults(command=entry)
+        groups = {title: subparser.add_argument_group(title) for title in SECTIONS}
+        for argument_name, options in entry.arguments:
+            groups.get(titles.get(argument_name, ""), subparser).add_argument(argument_name, **options)
     return parser
 
 
@@ -201,7 +203,7 @@ class _Overview(argparse.ArgumentParser):
     def format_help(self) -> str:
         lines = [self.format_usage(), "Fine-tune BERT-family encoders from one recipe."]
         for title, commands in COMMANDS.items():
-            lines += ["", f"{title}:", *(f"  {each.name:<17}{each.help}" for each in commands)]
+            lines += ["", f"{title}:", *(f"  {entry.name:<17}{entry.help}" for entry in commands)]
         lines += ["", f"To begin:                          {FIRST}"]
         lines += [
             "Options, an example and a page:    bertkit COMMAND --help",

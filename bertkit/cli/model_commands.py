@@ -175,7 +175,7 @@ def _predict_texts(
         lines = [answer_line(answer, text, predictor.task.answers)] if alone else [text]
         parts = {} if alone else predictor.tasks
         lines += [
-            f"  {name}: {answer_line(answer[name], '', each.task.answers)}" for name, each in parts.items()
+            f"  {name}: {answer_line(answer[name], '', part.task.answers)}" for name, part in parts.items()
         ]
         say(json_line(both) if as_json else "\n".join(map(escape_controls, lines)))
 
@@ -221,11 +221,12 @@ def explain(
         source, rest, input=input, columns=column_names(column), overrides=rest, **options
     )
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    for each in explanations:
+    for explanation in explanations:
         if as_json:
-            say(json_line(each))
+            say(json_line(explanation))
         else:
-            print("\n".join(lines(each, colour)), end="\n\n")  # noqa: T201 - colours of our own, all else escaped
+            text = "\n".join(lines(explanation, colour))
+            print(text, end="\n\n")  # noqa: T201 - colours of our own, all else escaped
     if not as_json:
         say(LEGEND)
     if output:

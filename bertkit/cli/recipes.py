@@ -22,9 +22,11 @@ def recipes() -> None:
     for name, file in sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0])):
         recipe = read(file, check_files=False)
         parts = recipe.parts if isinstance(recipe, MultiTaskRecipe) else {recipe.task.name: recipe}
-        stated = (each for part in parts.values() for each in (part.expected or {}).items())
         ranges = [
-            f"{metric} {bounds[0]}–{bounds[1]}" for metric, bounds in stated if isinstance(bounds, list)
+            f"{metric} {bounds[0]}–{bounds[1]}"
+            for part in parts.values()
+            for metric, bounds in (part.expected or {}).items()
+            if isinstance(bounds, list)
         ]
         rows.append([name, " + ".join(parts), recipe.model.title, ", ".join(ranges) or "none stated"])
     say(columns(rows))

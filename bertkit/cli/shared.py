@@ -51,8 +51,7 @@ ONEDNN_CACHE_SIZE = (
 
 
 def one_process(run: Callable[..., None]) -> Callable[..., None]:
-    """For a command that runs a model: several processes, as torchrun starts them, are an error without
-    `--shard`.
+    """Require one process of a command that runs a model: several, as torchrun starts them, need `--shard`.
 
     It also bounds the memory of oneDNN's kernels, where the environment does not. The command raises
     UserError.

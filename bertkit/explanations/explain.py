@@ -106,17 +106,19 @@ def explain_row(
         task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer
     )
     collate = Collator.of(task.tokenizer, task.padding)
-    columns = [collate(task.examples(features, [index])) for index in indices]
+    batches = []
+    for index in indices:
+        batch = collate(task.examples(features, [index]))
+        batches.append({name: values.to(predictor.device) for name, values in batch.items()})
     explained = targets_of(task)
-    own = rows.select([row])
+    single = rows.select([row])
     targets = explained(read)[:max_targets] if explained else []
-    batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
     return Explanation(
-        texts={each.name: each.text for each in texts_of(task, own)},
+        texts={text.name: text.text for text in texts_of(task, single)},
         answer=answer,
         said=answer_line(answer, forms=task.answers),
         attributed=[
-            _attributed(predictor, batches, texts_of(task, own), each, max_steps) for each in targets
+            _attributed(predictor, batches, texts_of(task, single), target, max_steps) for target in targets
         ],
     )
 
@@ -139,27 +141,25 @@ def _attributed(
     size = predictor.batch_size
     copies = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
     alone = task.gives("vector")  # each text of a row is a feature
-    done = list[Integrated]()
+    parts = list[Integrated]()
     rest = list[float]()
     for feature, score in target.parts.items():
         batch = batches[feature]
-        done.append(
+        parts.append(
             integrated_gradients(task, predictor.model, batch, score, batch_size=copies, max_steps=max_steps)
         )
-        own = texts[feature : feature + 1] if alone else texts
-        rest += add_feature(task.tokenizer, own, batch["input_ids"][0].tolist(), done[-1].tokens.tolist())
+        inputs = texts[feature : feature + 1] if alone else texts
+        rest += add_feature(task.tokenizer, inputs, batch["input_ids"][0].tolist(), parts[-1].tokens.tolist())
     side = f", by the words of {texts[next(iter(target.parts))].name}" if alone else ""
     return Attributed(
         what=target.what + side,
         unit=target.unit,
-        value=sum(each.value for each in done),
-        baseline=sum(each.baseline for each in done),
-        error=sum(each.error for each in done),
-        complete=all(each.complete for each in done),
-        steps=max(each.steps for each in done),
-        words={
-            each.name: each.shares for each in texts if any(share.score is not None for share in each.shares)
-        },
+        value=sum(part.value for part in parts),
+        baseline=sum(part.baseline for part in parts),
+        error=sum(part.error for part in parts),
+        complete=all(part.complete for part in parts),
+        steps=max(part.steps for part in parts),
+        words={text.name: text.shares for text in texts if text.read},
         rest=sum(rest),
     )
 
@@ -170,7 +170,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Record
     Raises DataError if a task that reads pairs is given one text, or more than two.
     """
     task = predictor.task
-    alternatives = ([name for name in task.schema.texts if name in names] for names in task.inputs)
+    alternatives = (list(filter(names.__contains__, task.schema.texts)) for names in task.inputs)
     pair = next((names for names in alternatives if len(names) == 2), None)
     if pair is None or (frozenset({"text"}) in task.inputs and not task.gives("vector")):
         return list(texts)
@@ -196,8 +196,8 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Record]) -> list[Exp
             f"What is explained: {', '.join(TARGETS)}.",
         )
 
-    def explained(number: int, given: str | Record) -> Explanation:
-        explanation = explain_row(predictor, predictor.canonical([given], number - 1))
+    def explained(number: int, row: str | Record) -> Explanation:
+        explanation = explain_row(predictor, predictor.canonical([row], number - 1))
         if not explanation["attributed"]:
             raise DataError(f"row {number}", predictor.task.no_words)
         return explanation
@@ -216,14 +216,14 @@ def explain_frame(predictor: Predictor, rows: Any) -> Any:
     lines = [
         {
             "row": row,
-            "what": each["what"],
+            "what": part["what"],
             "column": column,
-            "word": texts[column][start:end],
+            "word": explanation["texts"][column][start:end],
             "attribution": score,
         }
-        for row, one in zip(rows.index if pandas else count(1), explained, strict=False)
-        for each, texts in ((each, one["texts"]) for each in one["attributed"])
-        for column, words in each["words"].items()
+        for row, explanation in zip(rows.index if pandas else count(1), explained, strict=False)
+        for part in explanation["attributed"]
+        for column, words in part["words"].items()
         for start, end, score in words
     ]
     return frame_like(None if pandas else rows, lines)

@@ -47,13 +47,13 @@ def classes(read: Read) -> list[Target]:
     if read.task.options.kind == "regression":
         return [Target("the number", "value", _means(0, windows))]
     names = list(answer["scores"])
-    given = [name for name in names if name in answer.get("labels", [answer.get("label")])]
-    if not given:
+    predicted = [name for name in names if name in answer.get("labels", [answer.get("label")])]
+    if not predicted:
         best = max(names, key=answer["scores"].__getitem__)
         return [
             Target(f"label {best}, most probable, not predicted", "logit", _means(names.index(best), windows))
         ]
-    return [Target(f"label {name}", "logit", _means(names.index(name), windows)) for name in given]
+    return [Target(f"label {name}", "logit", _means(names.index(name), windows)) for name in predicted]
 
 
 def _means(column: int, windows: int) -> dict[int, Score]:
@@ -73,16 +73,18 @@ def tagged(read: Read) -> list[Target]:
     answered: Any = read.answer.get("entities", words)
     predicted = list(zip(tagging.labelled(tags, options.scheme), answered, strict=True))
     if options.scheme == "none":
-        predicted.sort(key=lambda each: each[1]["score"])
+        predicted.sort(key=lambda item: item[1]["score"])
     targets = []
-    for (kind, first, end), given in predicted:
+    for (kind, first, end), decision in predicted:
         parts = {}
         for number, feature in enumerate(read.features):
             pairs = zip(feature["words"], feature["heads"], strict=True)
-            if own := [(head, ids[tags[w]]) for w, head in pairs if first <= w < end and tags[w] in ids]:
-                parts[number] = _emissions(*map(list, zip(*own, strict=True)))
-        targets.append(Target(f"{kind} {given.get('text', given.get('word'))}", "logit", parts))
-    return [each for each in targets if each.parts]
+            if cells := [(head, ids[tags[w]]) for w, head in pairs if first <= w < end and tags[w] in ids]:
+                parts[number] = _emissions(*map(list, zip(*cells, strict=True)))
+        if parts:
+            text = decision.get("text", decision.get("word"))
+            targets.append(Target(f"{kind} {text}", "logit", parts))
+    return targets
 
 
 def _emissions(heads: list[int], tags: list[int]) -> Score:
@@ -100,7 +102,8 @@ def span(read: Read) -> list[Target]:
         )
         if covered is None:
             return []
-        window = next(i for i, each in enumerate(read.features) if each["first"] <= covered[0] < each["end"])
+        features = enumerate(read.features)
+        window = next(place for place, part in features if part["first"] <= covered[0] < part["end"])
         shift = read.features[window]["place"] - read.features[window]["low"]
         what = f"answer {answer['answer']}"
         start = covered[0] + shift
@@ -121,7 +124,7 @@ def pair(read: Read) -> list[Target]:
     """The cosine of two texts, by the words of each while the other's vector is fixed."""
     if len(read.features) < 2:
         return []
-    vectors = [torch.from_numpy(each) for each in read.items[:2]]
+    vectors = [torch.from_numpy(item) for item in read.items[:2]]
     return [
         Target("cosine of the two texts", "cosine", {side: partial(_cosine, vectors, side)})
         for side in (0, 1)
@@ -129,8 +132,8 @@ def pair(read: Read) -> list[Target]:
 
 
 def _cosine(vectors: Sequence[Tensor], side: int, outputs: Any) -> Tensor:
-    own = outputs["vectors"].float()
-    return F.cosine_similarity(own, vectors[1 - side].to(own.device)[None])
+    copies = outputs["vectors"].float()
+    return F.cosine_similarity(copies, vectors[1 - side].to(copies.device)[None])
 
 
 def relevance(read: Read) -> list[Target]:
@@ -153,4 +156,4 @@ def targets_of(task: type[Task] | Task) -> Callable[[Read], list[Target]] | None
     """The function of the table, or that of another package's task; None: answers are not explained."""
     if task.name in TARGETS or not task.explained:
         return TARGETS.get(task.name)
-    return lambda read: [Target(*each) for each in task.explained(read)]
+    return lambda read: [Target(*target) for target in task.explained(read)]

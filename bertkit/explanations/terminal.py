@@ -20,15 +20,15 @@ LEGEND = (
 )
 
 
-def difference_line(each: Attributed) -> str:
+def difference_line(part: Attributed) -> str:
     """The difference that was attributed, and whether the attributions add up to it."""
-    total = each["value"] - each["baseline"]
+    total = part["value"] - part["baseline"]
     figures = (
-        f"{each['unit']} {each['value']:+.3f}, {each['baseline']:+.3f} without its words: difference "
+        f"{part['unit']} {part['value']:+.3f}, {part['baseline']:+.3f} without its words: difference "
         f"{total:+.3f}"
     )
-    steps = f"{each['steps']} steps, error {each['error']:.4f}"
-    return f"{figures} ({steps}{'' if each['complete'] else ': NOT CONVERGED, interpret with care'})"
+    steps = f"{part['steps']} steps, error {part['error']:.4f}"
+    return f"{figures} ({steps}{'' if part['complete'] else ': NOT CONVERGED, interpret with care'})"
 
 
 def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
@@ -36,10 +36,10 @@ def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
     orange.
     """
     yield escape_controls(explanation["said"])
-    for each in explanation["attributed"]:
+    for part in explanation["attributed"]:
         yield ""
-        yield f"{escape_controls(each['what'])}: {difference_line(each)}"
-        for name, words in each["words"].items():
+        yield f"{escape_controls(part['what'])}: {difference_line(part)}"
+        for name, words in part["words"].items():
             yield f"  {name}"
             text = explanation["texts"][name]
             scored = [(text[start:end], score) for start, end, score in words if score is not None]

@@ -43,6 +43,11 @@ class Text:
                 self.shares.append(WordShare(start, end, None))
             self.word_of[first : last + 1] = [len(self.shares) - 1] * (last + 1 - first)
 
+    @property
+    def read(self) -> bool:
+        """Whether the model read any of its words."""
+        return any(share.score is not None for share in self.shares)
+
     def add(self, window: Sequence[tuple[int, float]]) -> Iterator[float]:
         """Add the scores of a window's tokens, (id, score) each, to their words; yields those of no word."""
         for place, (token, score) in enumerate(window, self._first([token for token, _ in window])):
@@ -70,8 +75,13 @@ def add_feature(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], ids: Sequence[int], scores: Sequence[float]
 ) -> Iterator[float]:
     """Add the scores of a feature's tokens to the words of its texts, in order; yields those of no word."""
-    known = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
-    special = {*known, tokenizer.bos_token_id, tokenizer.eos_token_id} - {tokenizer.mask_token_id}
+    special = {
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
+        tokenizer.pad_token_id,
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+    } - {tokenizer.mask_token_id}
     left = [text for text in texts if text.ids]
     for outside, run in groupby(zip(ids, scores, strict=True), key=lambda pair: pair[0] in special):
         if outside or not left:

@@ -72,14 +72,14 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
             fix = "Resume its training."
         raise ModelError(run.folder, what, fix)
     problems = _problems(lambda: write_card(run, repo_id))
-    found = {
+    present = {
         file.relative_to(run.model).as_posix(): file
         for file in sorted(run.model.rglob("*"))
         if not file.is_dir()
     }
     extra = _extra_modules(run.model / "config.json")
-    files = {path: file for path, file in found.items() if path in extra or fits(path, PUSHED)}
-    if left := found.keys() - files.keys():
+    files = {path: file for path, file in present.items() if path in extra or fits(path, PUSHED)}
+    if left := present.keys() - files.keys():
         logger.warning("not uploaded, as no model folder has them: %s", ", ".join(sorted(left)))
     problems += [problem for file in files.values() for problem in _unsafe(file)]
     if not problems:
@@ -93,7 +93,7 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
 
 def fits(path: str, patterns: Iterable[str]) -> bool:
     """Whether one of the patterns fits the path: `*` and `?` stand for what is within one folder."""
-    return any(path.count("/") == each.count("/") and fnmatchcase(path, each) for each in patterns)
+    return any(path.count("/") == pattern.count("/") and fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _problems(call: Callable[[], Any]) -> list[Problem]:

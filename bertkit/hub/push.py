@@ -201,19 +201,19 @@ def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
     requested.
     """
     try:
-        known = api.model_info(repo_id)
+        repository = api.model_info(repo_id)
     except errors.RepositoryNotFoundError as error:
         if error.response.status_code == 401:
             raise
         api.create_repo(repo_id, private=True, exist_ok=True)
         return False
-    if known.private is not True and not public:
+    if repository.private is not True and not public:
         raise ModelError(
             "push",
             f"{repo_id} is public, so the model would be too",
             "Push it as public, or name another repository.",
         )
-    return known.private is not True
+    return repository.private is not True
 
 
 def stale(files: Mapping[str, Path], remote: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from bertkit.errors import UserError
@@ -17,7 +18,7 @@ from bertkit.text import Lines
 
 def names(facts: Sequence[Facts]) -> list[str]:
     """The number and folder of each run."""
-    return [f"{place}. {each.name}" for place, each in enumerate(facts, 1)]
+    return [f"{place}. {run.name}" for place, run in enumerate(facts, 1)]
 
 
 def pairs(facts: Sequence[Facts]) -> list[Pair]:
@@ -26,8 +27,8 @@ def pairs(facts: Sequence[Facts]) -> list[Pair]:
 
     Raises UserError where the tasks differ.
     """
-    tasks = [f"{each.name}: {each.task}" for each in facts]
-    if len({each.task for each in facts}) > 1:
+    tasks = [f"{run.name}: {run.task}" for run in facts]
+    if len({run.task for run in facts}) > 1:
         raise UserError(
             "",
             f"runs of different tasks cannot be compared ({', '.join(tasks)})",
@@ -35,8 +36,8 @@ def pairs(facts: Sequence[Facts]) -> list[Pair]:
         )
     if facts[0].schema.corpus:
         return []
-    distinct = len({each.name for each in facts}) == len(facts)
-    short = [each.name if distinct else f"run {place}" for place, each in enumerate(facts, 1)]
+    distinct = len({run.name for run in facts}) == len(facts)
+    short = [run.name if distinct else f"run {place}" for place, run in enumerate(facts, 1)]
     return [
         compared(facts[0], other, (short[0], name)) for other, name in zip(facts[1:], short[1:], strict=True)
     ]
@@ -48,9 +49,9 @@ def lead(facts: Sequence[Facts], titles: Sequence[str], pairs: Sequence[Pair]) -
         return pairs[0].verdict
     metric = facts[0].headline
     split = facts[0].split
-    if any((each.headline, each.split) != (metric, split) for each in facts):
+    if any((run.headline, run.split) != (metric, split) for run in facts):
         return "These runs were not scored by the same metric on the same split, so none is called the best."
-    scores = [each.scores["metrics"][metric] for each in facts]
+    scores = [run.scores["metrics"][metric] for run in facts]
     best = max((score for score in scores if score is not None), default=None)
     if best is None:
         return f"None of these runs has a {metric} on {split}."
@@ -61,36 +62,39 @@ def lead(facts: Sequence[Facts], titles: Sequence[str], pairs: Sequence[Pair]) -
 def warnings(facts: Sequence[Facts]) -> list[str]:
     """What makes a comparison of scores invalid: different data."""
     reasons = []
-    for split in dict.fromkeys(split for each in facts for split in each.results["splits"]):
+    for split in dict.fromkeys(split for run in facts for split in run.results["splits"]):
         name = "train" if split == OUT_OF_FOLD else split
-        digests = {each.data["fingerprints"][name] for each in facts if split in each.results["splits"]}
+        digests = {run.data["fingerprints"][name] for run in facts if split in run.results["splits"]}
         if len(digests) > 1:
             reasons.append(
                 f"The rows of {split} differ between the runs: their scores on it cannot be compared."
             )
-    if len({each.data["fingerprints"].get("train") for each in facts}) > 1:
+    if len({run.data["fingerprints"].get("train") for run in facts}) > 1:
         reasons.append("They were not trained on the same rows.")
     return reasons
 
 
 def overview(facts: Sequence[Facts]) -> Picture | None:
     """The headline of each run by its number, with its interval."""
-    if len({(each.headline, each.split) for each in facts}) > 1:
+    if len({(run.headline, run.split) for run in facts}) > 1:
         return None
     return pictures.scores(
-        facts[0].headline, {f"run {place}": each.scores for place, each in enumerate(facts, 1)}, {}
+        facts[0].headline, {f"run {place}": run.scores for place, run in enumerate(facts, 1)}, {}
     )
 
 
 def score_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
     """A row for each split and metric, a column for each run; the first row is the header."""
     rows = [["split", "metric", *titles]]
-    for split in dict.fromkeys(split for each in facts for split in each.results["splits"]):
-        scores = [each.results["splits"].get(split, {"metrics": {}, "intervals": {}}) for each in facts]
-        named = (overall_metrics(s["metrics"], each.headline) for s, each in zip(scores, facts, strict=True))
-        for metric in dict.fromkeys(name for metrics in named for name in metrics):
-            if any(each["metrics"].get(metric) is not None for each in scores):
-                rows.append([split, metric, *(_cell(each, metric) for each in scores)])
+    for split in dict.fromkeys(split for run in facts for split in run.results["splits"]):
+        columns = [run.results["splits"].get(split, {"metrics": {}, "intervals": {}}) for run in facts]
+        named = (
+            overall_metrics(scores["metrics"], run.headline)
+            for scores, run in zip(columns, facts, strict=True)
+        )
+        for metric in dict.fromkeys(chain.from_iterable(named)):
+            if any(scores["metrics"].get(metric) is not None for scores in columns):
+                rows.append([split, metric, *(_cell(scores, metric) for scores in columns)])
     return rows
 
 
@@ -101,20 +105,26 @@ def _cell(scores: Mapping[str, Any], metric: str) -> str:
 
 def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
     """Size and times of each run, as measured when it was trained; the first row is the header."""
-    trained = [sum(seed["seconds"] for seed in each.results["seeds"]) for each in facts]
     return [
         ["measure", *titles],
-        ["parameters", *(f"{each.parameters:,}" for each in facts)],
-        ["MB of safetensors", *(f"{each.megabytes:,.1f}" for each in facts)],
-        ["training, s", *(f"{seconds:,.0f}" for seconds in trained)],
-        ["training and scoring, s", *(f"{each.results['seconds']:,.0f}" for each in facts)],
-        ["measured on", *(str(each.environment.get("device")) for each in facts)],
+        ["parameters", *(f"{run.parameters:,}" for run in facts)],
+        ["MB of safetensors", *(f"{run.megabytes:,.1f}" for run in facts)],
+        ["training, s", *(f"{_training_seconds(run):,.0f}" for run in facts)],
+        ["training and scoring, s", *(f"{run.results['seconds']:,.0f}" for run in facts)],
+        ["measured on", *(str(run.environment.get("device")) for run in facts)],
     ]
+
+
+def _training_seconds(run: Facts) -> Any:
+    return sum(seed["seconds"] for seed in run.results["seeds"])
 
 
 def recipe_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
     """The recipe settings that differ, by their path; the first row is the header."""
-    settings = [report_sections.flat(each.recipe.model_dump(mode="json")) for each in facts]
-    keys = dict.fromkeys(key for each in settings for key in each)
-    rows = ([key, *(each.get(key, "–") for each in settings)] for key in keys)
-    return [["setting", *titles], *(row for row in rows if len(set(row[1:])) > 1)]
+    recipes = [report_sections.flat(run.recipe.model_dump(mode="json")) for run in facts]
+    rows = [["setting", *titles]]
+    for key in dict.fromkeys(chain(*recipes)):
+        values = [settings.get(key, "–") for settings in recipes]
+        if len(set(values)) > 1:
+            rows.append([key, *values])
+    return rows

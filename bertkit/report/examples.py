@@ -55,7 +55,9 @@ def write_explanations(folder: Path) -> Path:
     # Out of fold are answers of models that are gone; the run's own has learned these rows.
     if targets_of(predictor.task) and facts.split != OUT_OF_FOLD:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
-        examples = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
+        examples = [
+            example for chosen in kinds for example in islice(_explained(predictor, *chosen), EXAMPLES)
+        ]
     write_json(folder / "explanations.json", {"examples": examples})
     return folder / "explanations.json"
 
@@ -86,11 +88,11 @@ def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
     wrong = mistakes(facts)
     if wrong is None:
         return
-    numbers = [each.row for each in wrong.every]
+    numbers = [mistake.row for mistake in wrong.every]
     by_distance = wrong.measure in DISTANCES
     near = max(1, len(numbers) // 2) if by_distance else len(numbers)
     # Of a ranking: why did the first document come first?
-    first = {query.number: query.found[0][0] for query in queries(facts)} if is_ranked(facts) else None
+    first = {query.number: query.hits[0][0] for query in queries(facts)} if is_ranked(facts) else None
     answered = range(1, len(facts.rows) + 1) if first is None else first
     right = [*sorted(set(answered).difference(numbers)), *reversed(numbers[near:])]
     if not by_distance:
@@ -103,7 +105,8 @@ def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
             number, [{"query": facts.rows[number - 1]["query"], "document": first[number]}], 0, gold
         )
 
-    yield (example(each.row, each.gold) for each in _spread(wrong.every[:near], lambda each: each.gold))
+    chosen = _spread(wrong.every[:near], lambda mistake: mistake.gold)
+    yield (example(mistake.row, mistake.gold) for mistake in chosen)
     yield map(example, _spread(right, lambda number: str(facts.rows[number - 1]["answer"].get("label"))))
 
 
@@ -113,10 +116,10 @@ def _spread(examples: Iterable[T], label: Callable[[T], str]) -> list[T]:
     """
     seen = Counter[str]()
     ranked = []
-    for each in examples:
-        ranked.append((seen[label(each)], each))
-        seen[label(each)] += 1
-    return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
+    for example in examples:
+        ranked.append((seen[label(example)], example))
+        seen[label(example)] += 1
+    return [example for _, example in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _confidence(answer: Record) -> float:
@@ -124,7 +127,8 @@ def _confidence(answer: Record) -> float:
     if "labels" in answer:
         return float(min(max(score, 1 - score) for score in answer["scores"].values()))
     if "words" in answer:
-        return float(min((each["score"] for each in answer.get("entities", answer["words"])), default=0.0))
+        decisions = answer.get("entities", answer["words"])
+        return float(min((decision["score"] for decision in decisions), default=0.0))
     return 0.0 if answer.get("answer") == "" else float(answer.get("score", 0.0))
 
 
@@ -135,4 +139,8 @@ def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[Jso
     ]
     around = CONTEXT if "document" in task.schema.context and "document" in names else 0
     low = max(0, place - around)
-    return [{name: each[name] for name in names} for each in rows[low : place + around + 1]], place - low
+
+    def inputs(row: Row) -> Json:
+        return {name: row[name] for name in names}
+
+    return [*map(inputs, rows[low : place + around + 1])], place - low

@@ -112,7 +112,8 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
 
     data = dict(_mapping(run.folder / "data.json", DATA))
     data["findings"] = [
-        {**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]
+        {**finding, "what": public(finding["what"]), "fix": public(finding["fix"])}
+        for finding in data["findings"]
     ]
     explanations = run.folder / "explanations.json"
     crf = run.model / "crf.safetensors"

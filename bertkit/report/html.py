@@ -22,7 +22,7 @@ from bertkit.errors import UserError
 from bertkit.files import is_special, write_text, written_aside
 from bertkit.report import comparison, matrices, report_sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
-from bertkit.report.mistakes import Mistakes, mistakes
+from bertkit.report.mistakes import Mistake, Mistakes, mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.score_tables import by_rows
 from bertkit.text import Record, printable
@@ -54,22 +54,19 @@ def write_report(run: str | Path, output: str | Path | None = None) -> Path:
 
 def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
     """Write all mistakes as csv that spreadsheets read: whole texts in UTF-8, with a byte order mark."""
-    rows = [facts.schema.shown(facts.rows[each.row - 1]) for each in mistakes.every]
+    rows = [facts.schema.shown(facts.rows[mistake.row - 1]) for mistake in mistakes.every]
     names = [
         *dict.fromkeys(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")
     ]
     header = ["row", "id", "location", "gold", "answer", mistakes.measure, *names]
-    cells = (
-        [
-            each.row,
-            *(facts.rows[each.row - 1].get(name, "") for name in ("id", "location")),
-            *(each.gold, each.answer, each.measure),
-            *(texts[name] for name in names),
-        ]
-        for each, texts in zip(mistakes.every, rows, strict=True)
-    )
+
+    def cells(mistake: Mistake, texts: Record) -> list[Any]:
+        row = facts.rows[mistake.row - 1]
+        place = (mistake.row, row.get("id", ""), row.get("location", ""))
+        return [*place, mistake.gold, mistake.answer, mistake.measure, *(texts[name] for name in names)]
+
     with written_aside(path, "utf-8-sig") as file:
-        write_csv(file, chain([header], cells), path.name)
+        write_csv(file, chain([header], map(cells, mistakes.every, rows)), path.name)
 
 
 class Comparison(NamedTuple):
@@ -95,15 +92,14 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
         raise UserError("runs", "one run cannot be compared", "Name two or more.")
     path = Path(output or "comparison.html")
     facts = []
-    for run in runs:
-        with damage_as_error(run):
-            facts.append(read_facts(run))
+    for folder in runs:
+        with damage_as_error(folder):
+            facts.append(read_facts(folder))
     with damage_as_error(", ".join(map(str, runs))):
-        shared = [
-            split for split in facts[0].results["splits"] if all(split in f.results["splits"] for f in facts)
-        ]
-        if shared and len({each.split for each in facts}) > 1:
-            facts = [read_facts(run, shared[-1]) for run in runs]
+        common = set.intersection(*(set(run.results["splits"]) for run in facts))
+        shared = [split for split in facts[0].results["splits"] if split in common]
+        if shared and len({run.split for run in facts}) > 1:
+            facts = [read_facts(folder, shared[-1]) for folder in runs]
         pairs = comparison.pairs(facts)
         write_text(path, page_of(facts, pairs))
     return Comparison(path, pairs)
@@ -150,18 +146,20 @@ def render(template: str, **parts: Any) -> str:
     script = templates.get_template("script.js").render()
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # The script is bertkit's own; the template escapes every value of `parts`.
-    own = {"script": Markup(script), "script_hash": Markup(f"'sha256-{digest}'")}
-    return printable(
-        templates.get_template(template).render(**parts, **own, version=version("bertkit")), "\r"
-    )
+    trusted = {"script": Markup(script), "script_hash": Markup(f"'sha256-{digest}'")}
+    page = templates.get_template(template).render(**parts, **trusted, version=version("bertkit"))
+    return printable(page, "\r")
 
 
 @cache
 def library() -> Environment:
     """The templates of all pages, which escape their values."""
-    loader = PackageLoader("bertkit.report")
     pages = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("bertkit.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     pages.filters["isolated"] = isolated
     return pages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,23 +55,22 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
     shares = _shares(counts)
     wrong = shares * (1 - np.eye(len(names)))
     darkness = FAINTEST + (1 - FAINTEST) * wrong / max(wrong.max(), 1e-9)
-    linked = {(each.gold, each.answer) for each in mistakes.top} if mistakes else set[Pair]()
+    linked = {(mistake.gold, mistake.answer) for mistake in mistakes.top} if mistakes else set[Pair]()
 
-    def cell(gold: int, predicted: int) -> Cell:
-        count = int(counts[gold, predicted])
-        pair = (names[gold], names[predicted])
-        right = gold == predicted
+    def cell(place: tuple[int, int]) -> Cell:
+        count = int(counts[place])
         if not count:
             return Cell()
-        title = (
-            f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[gold, predicted]:.1%})"
-        )
+        gold, predicted = place
+        pair = (names[gold], names[predicted])
+        right = gold == predicted
+        title = f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[place]:.1%})"
         text = "" if right and len(names) > MAX_NUMBERS else f"{count:,}"
-        share = shares[gold, predicted] if right else darkness[gold, predicted]
+        share = shares[place] if right else darkness[place]
         return Cell(text, title, "plus" if right else "minus", share, pair if pair in linked else None)
 
     order = range(len(names))
-    return Matrix(names, [[cell(gold, predicted) for predicted in order] for gold in order])
+    return Matrix(names, [[*map(cell, product([gold], order))] for gold in order])
 
 
 def confused(facts: Facts) -> Lines:
@@ -119,4 +119,5 @@ def transitions(facts: Facts) -> Matrix | None:
             mark = "plus" if score > 0 else "minus"
             yield Cell(f"{score:+z.2f}", f"{after} after {name}: {score:+z.2f}", mark, abs(score) / largest)
 
-    return Matrix(names, [list(cells(*each)) for each in zip(names, facts.transitions.tolist(), strict=True)])
+    pairs = zip(names, facts.transitions.tolist(), strict=True)
+    return Matrix(names, [list(cells(name, row)) for name, row in pairs])

@@ -66,9 +66,11 @@ class Mistakes(NamedTuple):
         """Those that a report lists: the first 50, and the first of every other confusion, unless there are
         many.
         """
-        confusions = {(each.gold, each.answer): each for each in reversed(self.every)}
-        more = {each.row for each in confusions.values()} if len(confusions) <= MAX_CONFUSIONS else set[int]()
-        return [each for place, each in enumerate(self.every) if place < MAX_MISTAKES or each.row in more]
+        firsts = {(mistake.gold, mistake.answer): mistake for mistake in reversed(self.every)}
+        more = {mistake.row for mistake in firsts.values()} if len(firsts) <= MAX_CONFUSIONS else set[int]()
+        return [
+            mistake for place, mistake in enumerate(self.every) if place < MAX_MISTAKES or mistake.row in more
+        ]
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
@@ -85,16 +87,15 @@ def _of_task(facts: Facts) -> Mistakes:
     options = task.Options.model_construct(**facts.options)
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
-        if (wrong := task.mistake(options, row)) is None:
-            return None
-        gold, answer, distance = wrong
-        return Mistake(number, gold, answer, distance, _texts(facts, row))
+        wrong: tuple[str, str, float] | None = task.mistake(options, row)  # gold, answer, distance
+        return None if wrong is None else Mistake(number, *wrong, _texts(facts, row))
 
     return _by_row(facts, "off by", find)
 
 
 def _sorted(unit: str, measure: str, total: int, mistakes: Iterable[Mistake | None]) -> Mistakes:
-    return Mistakes(unit, measure, total, sorted(filter(None, mistakes), key=lambda each: -each.measure))
+    every = sorted(filter(None, mistakes), key=lambda mistake: -mistake.measure)
+    return Mistakes(unit, measure, total, every)
 
 
 def shortened(text: str, most: int = MAX_CHARACTERS) -> str:
@@ -119,7 +120,7 @@ def label_of(facts: Facts, value: Any) -> str:
 def _by_row(facts: Facts, measure: str, find: Callable[[Facts, int, Row], Mistake | None]) -> Mistakes:
     """The mistakes of single rows. find: row and its number from 1 -> its mistake, if it is one."""
     listed = (find(facts, number, row) for number, row in enumerate(facts.rows, 1))
-    placed = (each and each._replace(where=place_of(facts.rows[each.row - 1])) for each in listed)
+    placed = (mistake and mistake._replace(where=place_of(facts.rows[mistake.row - 1])) for mistake in listed)
     return _sorted("rows", measure, len(facts.rows), placed)
 
 
@@ -190,30 +191,37 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     predicted = tagging.labelled([word["tag"] for word in words], scheme)
     if row.get("spans") is not None:
         gold = gold_entities([(word["start"], word["end"]) for word in words], row["spans"])
-    scores = [each["score"] for each in row["answer"].get("entities", words)]
+    scores = [decision["score"] for decision in row["answer"].get("entities", words)]
     if gold == predicted:
         return None
     right = set(gold).intersection(predicted)
     wrong = [score for entity, score in zip(predicted, scores, strict=True) if entity not in right]
     missed = [words[entity[1]]["score"] for entity in gold if entity not in right]
     if "entities" not in row["answer"]:
-        gold, predicted = [[each for each in side if each not in right] for side in (gold, predicted)]
+        gold = [label for label in gold if label not in right]
+        predicted = [label for label in predicted if label not in right]
     text = text_of(row)
     places = [(word["start"], word["end"]) for word in words]
-    of_gold = _tagged(text, places, gold, predicted, "missed")
-    of_predicted = _tagged(text, places, predicted, gold, "wrong")
-    lines = ("gold", of_gold), ("predicted", of_predicted)
-    sides = [
-        "; ".join(_entity(entity, text, places) for entity in side) or NONE for side in (gold, predicted)
-    ]
+    lines = (
+        ("gold", _tagged(text, places, gold, predicted, "missed")),
+        ("predicted", _tagged(text, places, predicted, gold, "wrong")),
+    )
+    sides = [_line(entities, text, places) for entities in (gold, predicted)]
     return Mistake(number, sides[0], sides[1], max(wrong or missed), lines=lines)
 
 
-def _entity(entity: tuple[Any, ...], text: str, places: Places) -> str:
-    """Its type and text; of one that cuts a word, its own characters."""
-    kind, first, end, *cut = entity
-    start, stop = cut or (places[first][0], places[end - 1][1])
-    return f"{kind} {text[start:stop]}"
+def _line(entities: Sequence[tuple[Any, ...]], text: str, places: Places) -> str:
+    """Type and text of each entity; of one that cuts a word, its own characters."""
+    parts = []
+    for entity in entities:
+        start, stop = entity[3:] or _extent(entity, places)
+        parts.append(f"{entity[0]} {text[start:stop]}")
+    return "; ".join(parts) or NONE
+
+
+def _extent(entity: tuple[Any, ...], places: Places) -> tuple[int, int]:
+    """Start of an entity's first word, end of its last, in characters."""
+    return places[entity[1]][0], places[entity[2] - 1][1]
 
 
 def _tagged(
@@ -231,13 +239,11 @@ def _tagged(
     parts = list[Span]()
     done = 0
     for entity in entities:
-        kind, first, end = entity[:3]
-        start = places[first][0]
-        stop = places[end - 1][1]
+        start, stop = _extent(entity, places)
         if start < done:
             continue
         parts += [Span(text[done:start])] if start > done else []
-        parts.append(Span(text[start:stop], "right" if entity in others else mark, kind))
+        parts.append(Span(text[start:stop], "right" if entity in others else mark, entity[0]))
         done = stop
     return (*parts, Span(text[done:]))
 
@@ -257,7 +263,7 @@ def _question(rule: Rule, facts: Facts, number: int, row: Row) -> Mistake | None
         (start, start + len(text)) for text, start in zip(gold["text"], gold["answer_start"], strict=True)
     }
     predicted = {(answer["start"], answer["end"])} if answer["answer"] else set[tuple[int, int]]()
-    best = [f"{shortened(each['answer'], 80)} {each['score']:.2f}" for each in answer["n_best"][:5]]
+    best = [f"{shortened(hit['answer'], 80)} {hit['score']:.2f}" for hit in answer["n_best"][:5]]
     best += [f"no answer {answer['null_score']:.2f}"] if answer["null_score"] else []
     right = " | ".join(dict.fromkeys(gold["text"])) or NONE
     wrong = answer["answer"] or NONE
@@ -273,12 +279,14 @@ def marked_spans(
     cuts = sorted({0, len(text), *(place for span in (*gold, *predicted) for place in span)})
     parts = []
     for start, end in pairwise(cuts):
-        in_gold, in_given = (any(a <= start and end <= b for a, b in spans) for spans in (gold, predicted))
-        mark = {(True, True): "both", (True, False): "gold", (False, True): "answer"}.get(
-            (in_gold, in_given), ""
-        )
+        inside = (_covers(gold, start, end), _covers(predicted, start, end))
+        mark = {(True, True): "both", (True, False): "gold", (False, True): "answer"}.get(inside, "")
         parts.append(Span(text[start:end] if mark else shortened(text[start:end], 400), mark))
     return tuple(parts)
+
+
+def _covers(spans: Iterable[tuple[int, int]], start: int, end: int) -> bool:
+    return any(first <= start and end <= last for first, last in spans)
 
 
 def _pairs(facts: Facts) -> Mistakes:
@@ -309,12 +317,12 @@ def _rankings(facts: Facts) -> Mistakes:
 
 
 def _failed_query(query: Query) -> Mistake | None:
-    """The relevant documents, and what was found first."""
+    """The relevant documents, and the first hits."""
     rank = query.relevant[0][0]
     if rank == 1:
         return None
     gold = "\n\n".join(f"{shortened(row['document'], 300)} (rank {rank})" for rank, row in query.relevant[:3])
-    hits = "\n\n".join(f"{shortened(text, 300)} ({score:.3f})" for text, score in query.found)
+    hits = "\n\n".join(f"{shortened(text, 300)} ({score:.3f})" for text, score in query.hits)
     return Mistake(
         query.number, gold, hits, rank, (shortened(query.text),), (), (f"nDCG@10 {query.ndcg:.3f}",)
     )

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,9 +73,10 @@ class Pair:
     @property
     def listed(self) -> list[Compared]:
         """The first disagreements of each kind."""
-        return [
-            each for kind in self.counts for each in [e for e in self.every if e.kind == kind][:MAX_LISTED]
-        ]
+        listed = list[Compared]()
+        for kind in self.counts:
+            listed += [answers for answers in self.every if answers.kind == kind][:MAX_LISTED]
+        return listed
 
     @property
     def count_rows(self) -> Lines:
@@ -87,14 +89,15 @@ class Pair:
         not.
         """
         difference = self.metrics.get(self.headline)
-        low, high = difference.interval or (0.0, 0.0) if difference else (0.0, 0.0)
+        low, high = (difference and difference.interval) or (0.0, 0.0)
         unsure = self.test is not None and self.test[1] >= UNSURE
         return "" if low <= 0 <= high or unsure else self.names[low > 0]
 
     @property
     def verdict(self) -> str:
         """Which run is better, in a sentence."""
-        difference, (one, other) = self.metrics.get(self.headline), self.names
+        difference = self.metrics.get(self.headline)
+        one, other = self.names
         if difference is None or difference.interval is None:
             return (
                 f"{self.headline} of these runs cannot be compared. {self.rows}" if self.units else self.rows
@@ -116,14 +119,13 @@ class Pair:
     @property
     def differences(self) -> Lines:
         """A row for each metric over all rows; the first row is the header. Empty if there is none."""
-        names = overall_metrics({name: each.first for name, each in self.metrics.items()}, self.headline)
-        rows = [
-            [name, number(each.first), number(each.second), f"{each.value:+.4f}", interval(each.interval)]
-            for name, each in ((name, self.metrics[name]) for name in names if name in self.metrics)
-        ]
-        return (
-            [["metric", *self.names, "{1} − {0}".format(*self.names), "95 % interval"], *rows] if rows else []
-        )
+        rows = [["metric", *self.names, "{1} − {0}".format(*self.names), "95 % interval"]]
+        firsts = {name: difference.first for name, difference in self.metrics.items()}
+        for name in overall_metrics(firsts, self.headline):
+            if difference := self.metrics.get(name):
+                scores = (number(difference.first), number(difference.second))
+                rows.append([name, *scores, f"{difference.value:+.4f}", interval(difference.interval)])
+        return rows if len(rows) > 1 else []
 
 
 def p_value(p: float) -> str:
@@ -133,25 +135,30 @@ def p_value(p: float) -> str:
 
 def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
     """Two runs of one task, compared on the rows that have the same content in both."""
-    first, second, about = _on_shared_rows(first, second, names)
+    runs, about = _on_shared_rows(first, second, names)
+    first, second = runs
     if not first.rows:
         return Pair(names, about, first.headline)
-    one, other = (graded(task_of(each), each.rows).scored for each in (first, second))
+    one, other = (graded(task_of(run), run.rows).scored for run in runs)
     metrics = differences(one, other)
     exact, before = _outcomes(first)
     _, after = _outcomes(second)
     pairs = [_compared(first, row, before[row], after[row], exact, names) for row in before]
-    every = sorted((each for each in pairs if each.differs), key=lambda each: -each.gap)
-    qualities = np.array([[outcome.quality for outcome in each.values()] for each in (before, after)])
+    every = sorted((pair for pair in pairs if pair.differs), key=lambda pair: -pair.gap)
+    qualities = np.array([_qualities(before), _qualities(after)])
     headline = metrics.get(first.headline)
     test = _test(first, second, headline, qualities, exact) if headline else None
     units = counted(one.rows, "query" if is_ranked(first) else "row")
     return Pair(
-        names, about, first.headline, units, metrics, test, Counter(each.kind for each in pairs), every
+        names, about, first.headline, units, metrics, test, Counter(pair.kind for pair in pairs), every
     )
 
 
-def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tuple[Facts, Facts, str]:
+def _qualities(outcomes: Mapping[int, Outcome]) -> list[float]:
+    return [outcome.quality for outcome in outcomes.values()]
+
+
+def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tuple[tuple[Facts, Facts], str]:
     """Both with the rows that have the same content, in the first one's order, and a sentence about these
     rows.
     """
@@ -159,9 +166,14 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
     content = partial(_content, get_task(first.task).schema.columns)
     for row in reversed(second.rows):
         waiting[content(row)].append(row)
-    found = [(row, same.pop() if (same := waiting[content(row)]) else None) for row in first.rows]
-    pairs = [(row, same) for row, same in found if same is not None]
-    left = [row for row, same in found if same is None], [row for rows in waiting.values() for row in rows]
+    pairs = []
+    alone = []
+    for row in first.rows:
+        if same := waiting[content(row)]:
+            pairs.append((row, same.pop()))
+        else:
+            alone.append(row)
+    left = alone, [*chain.from_iterable(waiting.values())]
     split = " and ".join(dict.fromkeys((first.split, second.split)))
     sides = " and ".join(f"{len(rows):,} of {name}" for rows, name in zip(left, names, strict=True))
     about = f"Compared on {counted(len(pairs), 'row')} of {split} that both runs have answered."
@@ -177,8 +189,8 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
     if refused:
         pairs = []
         about = f"{names[0]} and {names[1]} cannot be compared: {refused}."
-    a, b = zip(*pairs, strict=True) if pairs else ((), ())
-    return replace(first, rows=a), replace(second, rows=b), about
+    ours, theirs = zip(*pairs, strict=True) if pairs else ((), ())
+    return (replace(first, rows=ours), replace(second, rows=theirs)), about
 
 
 def _content(columns: Collection[str], row: Row) -> str:
@@ -200,12 +212,12 @@ def _test(
     task = task_of(first)
     if task.known_labels != task_of(second).known_labels:
         return None
-    own = [{**row, **_renamed(row, "a")} for row in first.rows]
-    others = [
+    ours = [{**row, **_renamed(row, "a")} for row in first.rows]
+    theirs = [
         {**row, **_renamed(row, "b"), "answer": other["answer"]}
         for row, other in zip(first.rows, second.rows, strict=True)
     ]
-    both = graded(task, own + others).scored
+    both = graded(task, ours + theirs).scored
     halves = np.repeat(np.eye(2), both.rows // 2, axis=0)
     if not np.allclose(both.weighted(halves)[first.headline], headline[:2]):  # each run has its own threshold
         return None
@@ -221,20 +233,25 @@ def _renamed(row: Row, run: str) -> dict[str, str]:
 def _outcomes(facts: Facts) -> tuple[bool, dict[int, Outcome]]:
     """Whether answers are right or wrong, and the outcome of each row, or query by its first row, from 1."""
     if is_ranked(facts):
-        return False, {each.number: _ranking(each) for each in queries(facts)}
+        return False, {query.number: _ranking(query) for query in queries(facts)}
     listed = mistakes(facts)
     exact = not listed or listed.measure not in (*DISTANCES, OUTRANKED)
     right = dict.fromkeys(range(1, len(facts.rows) + 1), Outcome(1.0 if exact else 0.0))
     every = listed.every if listed else ()
-    return exact, right | {m.row: Outcome(0.0 if exact else -m.measure, m.gold, m.answer) for m in every}
+    wrong = {
+        mistake.row: Outcome(0.0 if exact else -mistake.measure, mistake.gold, mistake.answer)
+        for mistake in every
+    }
+    return exact, right | wrong
 
 
 def _ranking(query: Query) -> Outcome:
     rank, row = query.relevant[0]
-    quality, said = (1 / rank, "") if query.ndcg is None else (query.ndcg, f", nDCG@10 {query.ndcg:.3f}")
-    return Outcome(
-        quality, shortened(row["document"], MAX_CHARACTERS), f"first relevant at rank {rank}{said}"
-    )
+    gold = shortened(row["document"], MAX_CHARACTERS)
+    answer = f"first relevant at rank {rank}"
+    if query.ndcg is None:
+        return Outcome(1 / rank, gold, answer)
+    return Outcome(query.ndcg, gold, f"{answer}, nDCG@10 {query.ndcg:.3f}")
 
 
 def _compared(

@@ -117,14 +117,14 @@ def scores(
 
     band: lowest and highest score that the recipe expects.
     """
-    values = {name: each["metrics"][metric] for name, each in ours.items()} | {**others}
+    values = {name: result["metrics"][metric] for name, result in ours.items()} | {**others}
     if None in values.values():
         return None
     figure, axes = _axes(metric, height=0.75 + 0.3 * len(values))
     if isinstance(band, list):
         axes.axvspan(band[0], band[1], color=SERIES[2], alpha=0.25, linewidth=0)
-    for place, (name, each) in enumerate(ours.items()):
-        if bounds := each["intervals"].get(metric):
+    for place, (name, result) in enumerate(ours.items()):
+        if bounds := result["intervals"].get(metric):
             axes.plot(bounds, [place] * 2, color=SERIES[0], linewidth=2, marker="|", markersize=8)
         axes.plot([values[name]], [place], "o", color=SERIES[0], markersize=7)
     axes.plot(list(others.values()), range(len(ours), len(values)), "D", color=SERIES[1], markersize=6)
@@ -147,21 +147,27 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
     sizes = set[int]()
     for name, pair in decisions.items():
         error = calibration.expected_calibration_error(*pair)
-        bins = calibration.reliability(*pair)
-        counts, confidence, accuracy, bounds = map(np.array, zip(*bins, strict=True))
+        points = calibration.reliability(*pair)
+        bins: Any = calibration.Bin._make(map(np.array, zip(*points, strict=True)))
         errors.append(f"{name} calibration the expected calibration error is {error:.3f}")
         style = (
             {"fmt": "-o", "color": SERIES[0]}
             if name == "after"
             else {"fmt": "--s", "color": SERIES[1], "mfc": "none"}
         )
-        reach = np.abs(bounds.T - accuracy)
-        label = f"{name} calibration, ECE {error:.3f}"
+        reach = np.abs(bins.interval.T - bins.accuracy)
         axes.errorbar(
-            confidence, accuracy, reach, markersize=5, linewidth=1.4, elinewidth=1, label=label, **style
+            bins.confidence,
+            bins.accuracy,
+            reach,
+            markersize=5,
+            linewidth=1.4,
+            elinewidth=1,
+            label=f"{name} calibration, ECE {error:.3f}",
+            **style,
         )
-        least = min(least, confidence.min(), bounds.min())
-        sizes = sizes | {*counts.tolist()}
+        least = min(least, bins.confidence.min(), bins.interval.min())
+        sizes.update(point.decisions for point in points)
     ends = (np.floor(least * 10) / 10 - 0.02, 1.02)
     axes.plot(ends, ends, ":", color=FAINT, linewidth=1, zorder=0)
     axes.set(xlim=ends, ylim=ends)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import log2
 from operator import itemgetter
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Query(NamedTuple):
     number: int
     text: str
     relevant: list[tuple[int, Row]]  # (rank, row), best first: among all documents, or among the query's rows
-    found: list[tuple[str, float]]  # the first three documents, with their scores
+    hits: list[tuple[str, float]]  # the first three documents, with their scores
     ndcg: float | None
 
 
@@ -31,12 +31,12 @@ def is_ranked(facts: Facts) -> bool:
 
 def queries(facts: Facts) -> list[Query]:
     """The queries that have a relevant document, in the order of their first rows."""
-    rows_of: dict[str, list[tuple[int, Row]]] = {}
+    rows_of: dict[str, tuple[int, list[Row]]] = {}  # by the query's identity, after the first one's number
     for number, row in enumerate(facts.rows, 1):
         if row["query"]:
-            rows_of.setdefault(_identity(row, "query"), []).append((number, row))
+            rows_of.setdefault(_identity(row, "query"), (number, []))[1].append(row)
     texts = {_identity(row, "document"): row["document"] for row in facts.rows}
-    asked = (query_of(rows[0][0], [row for _, row in rows], texts) for rows in rows_of.values())
+    asked = (query_of(number, rows, texts) for number, rows in rows_of.values())
     return [query for query in asked if query.relevant]
 
 
@@ -65,10 +65,11 @@ def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Quer
 def _ndcg(hits: Sequence[tuple[int, float]]) -> float:
     """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from rank and gain of each relevant document."""
     ideal = enumerate(sorted((gain for _, gain in hits), reverse=True), 1)
-    reached, best = (
-        sum(gain / log2(rank + 1) for rank, gain in ranks if rank <= 10) for ranks in (hits, ideal)
-    )
-    return reached / best
+    return _dcg(hits) / _dcg(ideal)
+
+
+def _dcg(hits: Iterable[tuple[int, float]]) -> float:
+    return sum(gain / log2(rank + 1) for rank, gain in hits if rank <= 10)
 
 
 def _identity(row: Row, side: str) -> str:

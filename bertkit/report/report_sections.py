@@ -5,6 +5,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ def trained(facts: Facts) -> str:
     on = f"{data} ({rows:,} training rows)" if rows else data
     if others := facts.results.get("trained_with"):
         on += f", with an encoder shared with {', '.join(others)} (multi-task learning)"
-    most = max(each["steps"] for each in outcomes)
+    most = max(outcome["steps"] for outcome in outcomes)
     steps = f"; {counted(most, 'step')}" if most else ""
     if len(outcomes) > 1:
         steps = f"; {counted(len(outcomes), 'seed')}" + (f" of up to {counted(most, 'step')}" if most else "")
@@ -79,7 +80,7 @@ def headline(facts: Facts) -> Headline:
     name = facts.headline
     split = facts.split
     scores = facts.scores
-    selected = split == "validation" and any(each["best_step"] for each in facts.results["seeds"])
+    selected = split == "validation" and any(seed["best_step"] for seed in facts.results["seeds"])
     on = f"{counted(scores['rows'], 'row')}" + (", which also selected the checkpoint" if selected else "")
     baseline = best_baseline(facts.results, split)
     said = verdict(facts.results, _of_data(facts))
@@ -92,29 +93,34 @@ def summary(facts: Facts) -> str:
     """The selection metric with its interval, the best baseline, the verdict, and what was trained
     on what.
     """
-    own = headline(facts)
-    text = f"{own.metric}: {number(own.score)} ({'; '.join(filter(None, [own.interval, own.rows]))}). "
-    text += f"Best baseline: {number(own.baseline.score)} ({own.baseline.does}). " if own.baseline else ""
-    return f"{text}{own.verdict.text} {trained(facts)}"
+    model = headline(facts)
+    text = (
+        f"{model.metric}: {number(model.score)} ({'; '.join(filter(None, [model.interval, model.rows]))}). "
+    )
+    if best := model.baseline:
+        text += f"Best baseline: {number(best.score)} ({best.does}). "
+    return f"{text}{model.verdict.text} {trained(facts)}"
 
 
 def findings(facts: Facts) -> list[Finding]:
     """What the scores and the checks of the data tell the reader, the most severe first."""
-    return sorted([*of_scores(facts), *_of_data(facts)], key=lambda each: each.severity)
+    return sorted([*of_scores(facts), *_of_data(facts)], key=lambda finding: finding.severity)
 
 
 def of_scores(facts: Facts) -> list[Finding]:
     """What the scores tell, the most severe first."""
-    return sorted([*score_findings(facts.results), *calibrated_later(facts)], key=lambda each: each.severity)
+    return sorted(
+        [*score_findings(facts.results), *calibrated_later(facts)], key=lambda finding: finding.severity
+    )
 
 
 def to_act_on(facts: Facts) -> list[Finding]:
     """The findings that are more than notes."""
-    return [each for each in findings(facts) if each.level != "note"]
+    return [finding for finding in findings(facts) if finding.level != "note"]
 
 
 def _of_data(facts: Facts) -> list[Finding]:
-    return [Finding(**each) for each in facts.data["findings"]]
+    return [Finding(**finding) for finding in facts.data["findings"]]
 
 
 def score_rows(facts: Facts) -> Lines:
@@ -122,9 +128,9 @@ def score_rows(facts: Facts) -> Lines:
     next.
     """
     baselines = facts.results["baselines"]
-    others = list(dict.fromkeys(name for each in baselines.values() for name in each))
+    others = list(dict.fromkeys(chain(*baselines.values())))
     rows = [["split", "metric", "this model", "95 % interval", *others]]
-    for split, scores in sorted(facts.results["splits"].items(), key=lambda each: each[0] != facts.split):
+    for split, scores in sorted(facts.results["splits"].items(), key=lambda item: item[0] != facts.split):
         metrics = scores["metrics"]
         theirs = baselines.get(split, {})
         for name in overall_metrics(metrics, facts.headline):
@@ -140,10 +146,10 @@ def seed_rows(facts: Facts) -> Lines:
     over = over_seeds(facts.results)
     splits = list(seeds[0]["metrics"])
     rows = [["seed", *(f"{name}, {split}" for split in splits), "best step", "steps", "seconds"]]
-    for each in seeds:
-        scores = [number(each["metrics"][split].get(name)) for split in splits]
-        best = "–" if each["best_step"] is None else f"{each['best_step']:,}"
-        rows.append([str(each["seed"]), *scores, best, f"{each['steps']:,}", f"{each['seconds']:.0f}"])
+    for seed in seeds:
+        scores = [number(seed["metrics"][split].get(name)) for split in splits]
+        best = "–" if seed["best_step"] is None else f"{seed['best_step']:,}"
+        rows.append([str(seed["seed"]), *scores, best, f"{seed['steps']:,}", f"{seed['seconds']:.0f}"])
     means = ["mean ± sd", *(over.get(split, "–") for split in splits), "", "", ""]
     return [*rows, means] if len(seeds) > 1 else rows
 
@@ -151,9 +157,9 @@ def seed_rows(facts: Facts) -> Lines:
 def fold_rows(facts: Facts) -> Lines:
     """The scores of each fold, and their mean with its standard deviation; the first row is the header."""
     rows = [["fold", "rows", f"{facts.headline}, {OUT_OF_FOLD}", "seconds"]]
-    for each in facts.results["folds"]["each"]:
-        score = number(each["metrics"].get(facts.headline))
-        rows.append([str(each["fold"]), f"{each['rows']:,}", score, f"{each['seconds']:.0f}"])
+    for fold in facts.results["folds"]["each"]:
+        score = number(fold["metrics"].get(facts.headline))
+        rows.append([str(fold["fold"]), f"{fold['rows']:,}", score, f"{fold['seconds']:.0f}"])
     return [*rows, ["mean ± sd", "", mean_of_folds(facts.results), ""]]
 
 
@@ -165,18 +171,18 @@ def split_rows(facts: Facts) -> Lines:
 
 
 def environment_rows(facts: Facts) -> Lines:
-    """Where it was trained; the first row is the header."""
+    """The machine and versions of the training; the first row is the header."""
     return [["what", "value"], *map(list, flat(facts.environment).items())]
 
 
 def flat(value: Record, above: str = "") -> dict[str, str]:
     """Nested settings as one table: `training.learning_rate` -> its value."""
     table: dict[str, str] = {}
-    for key, each in value.items():
-        if isinstance(each, Mapping) and each:
-            table |= flat(each, f"{above}{key}.")
+    for key, setting in value.items():
+        if isinstance(setting, Mapping) and setting:
+            table |= flat(setting, f"{above}{key}.")
         else:
-            table[f"{above}{key}"] = "–" if each is None or each in ({}, []) else str(each)
+            table[f"{above}{key}"] = "–" if setting is None or setting in ({}, []) else str(setting)
     return table
 
 
@@ -195,31 +201,36 @@ def label_rows(facts: Facts) -> Lines:
     """
     metrics = facts.scores["metrics"]
     bounds = facts.scores["intervals"]
-    own = label_thresholds(facts.options)
+    thresholds = label_thresholds(facts.options)
     rows = [
         [
             "label",
             "support",
-            *(["threshold"] if own else []),
+            *(["threshold"] if thresholds else []),
             "precision",
             "recall",
             "F1",
             "95 % interval of F1",
         ]
     ]
-    for name, count in sorted(support(facts).items(), key=lambda each: -(each[1] or 0)):
+    for name, count in sorted(support(facts).items(), key=lambda item: -(item[1] or 0)):
         few = " few" if count is not None and count < MIN_ROWS else ""
         scores = [number(metrics.get(f"{kind}/{name}")) for kind in ("precision", "recall", "f1")]
-        counts = ["–" if count is None else f"{count:,}{few}", *([number(own.get(name))] if own else [])]
+        counts = ["–" if count is None else f"{count:,}{few}"]
+        if thresholds:
+            counts.append(number(thresholds.get(name)))
         rows.append([name, *counts, *scores, interval(bounds.get(f"f1/{name}"))])
     return rows if len(rows) > 1 else []
 
 
 def fitted_options(options: Record) -> Mapping[str, str]:
     """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
-    known = ("temperature", "null_threshold", "threshold", "thresholds")
-    names = [name for name in known if isinstance(options.get(name), float)]
-    return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
+    names = ("temperature", "null_threshold", "threshold", "thresholds")
+    return {
+        name.replace("_", " "): f"{options[name]:.4f}"
+        for name in names
+        if isinstance(options.get(name), float)
+    }
 
 
 def label_thresholds(options: Record) -> Mapping[str, float]:
@@ -234,9 +245,12 @@ def coverage_rows(facts: Facts) -> Lines:
     """
     test = facts.results["splits"].get("test", {})
     rows = test.get("coverage", ())
-    columns = [name for name in COVERAGE if any(name in row for row in rows)]
-    table = [[f"{row['coverage']:g}", *(number(row.get(name)) for name in columns[1:])] for row in rows]
-    return [[COVERAGE[name] for name in columns], *table] if rows else []
+    stated = set(chain(*rows))
+    columns = [name for name in COVERAGE if name in stated]
+    table = [[COVERAGE[name] for name in columns]]
+    for row in rows:
+        table.append([f"{row['coverage']:g}", *(number(row.get(name)) for name in columns[1:])])
+    return table if rows else []
 
 
 def fitted_on(facts: Facts) -> str:
@@ -253,7 +267,7 @@ def fitted_on(facts: Facts) -> str:
 
 
 def calibrated_later(facts: Facts) -> list[Finding]:
-    """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate`
+    """A warning that temperature and thresholds are no longer those of the scores, if `bertkit calibrate`
     changed them.
     """
     if not (calibrated := facts.calibrated):
@@ -278,9 +292,8 @@ def overview(facts: Facts) -> Picture | None:
 
 def _baselines(facts: Facts, split: str) -> dict[str, float]:
     """The headline of the baselines on a split, where it is defined."""
-    scores = {
-        name: each.get(facts.headline) for name, each in facts.results["baselines"].get(split, {}).items()
-    }
+    baselines = facts.results["baselines"].get(split, {})
+    scores = {name: metrics.get(facts.headline) for name, metrics in baselines.items()}
     return {name: score for name, score in scores.items() if score is not None}
 
 
@@ -298,13 +311,13 @@ def training(facts: Facts) -> list[Picture]:
     """The curves of loss and headline, and in pretraining of every metric, that were logged often enough."""
     headline = f"eval_{facts.headline}"
     seeds = facts.results["seeds"]
-    best = {f"seed {each['seed']}": each["best_step"] for each in seeds if each["best_step"]}
+    best = {f"seed {seed['seed']}": seed["best_step"] for seed in seeds if seed["best_step"]}
     others = [key for event in facts.log for key in event if facts.schema.corpus and key.startswith("eval_")]
     drawn = []
-    known = _baselines(facts, "validation")
+    baselines = _baselines(facts, "validation")
     for name in dict.fromkeys(("loss", headline, *others)):
-        lines = {f"seed {each['seed']}": points_of(facts, name, each["seed"]) for each in seeds}
-        of_headline = (best, known) if name == headline else ()
+        lines = {f"seed {seed['seed']}": points_of(facts, name, seed["seed"]) for seed in seeds}
+        of_headline = (best, baselines) if name == headline else ()
         drawn.append(pictures.curves(name, lines, *of_headline))
     return list(filter(None, drawn))
 
@@ -318,29 +331,41 @@ def explained(explanations: Sequence[Record]) -> list[Json]:
     """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row`
     and `gold`.
     """
-    return [
-        {
-            "title": f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {place}",
-            "answer": each["said"],
-            "gold": each.get("gold", ""),
-            "attributions": [_attribution(each["texts"], one) for one in each["attributed"]],
-        }
-        for place, each in enumerate(explanations, 1)
-    ]
+    return [*starmap(_explained, enumerate(explanations, 1))]
 
 
-def _attribution(texts: Mapping[str, str], one: Any) -> Json:
+def _explained(place: int, explanation: Record) -> Json:
+    title = f"Row {place}"
+    if "kind" in explanation:
+        title = f"{KINDS[explanation['kind']]}, row {explanation['row']}"
+    return {
+        "title": title,
+        "answer": explanation["said"],
+        "gold": explanation.get("gold", ""),
+        "attributions": [_attribution(explanation["texts"], part) for part in explanation["attributed"]],
+    }
+
+
+def _attribution(texts: Mapping[str, str], attributed: Any) -> Json:
     """One number behind an answer: each text in parts, and a table of the words with the largest
     attributions.
     """
     scored = [
-        (texts[name][a:b], s) for name, words in one["words"].items() for a, b, s in words if s is not None
+        (texts[name][start:end], score)
+        for name, words in attributed["words"].items()
+        for start, end, score in words
+        if score is not None
     ]
     most = max((abs(score) for _, score in scored), default=0.0) or 1.0
-    parts = {name: list(_parts(texts[name], words, most)) for name, words in one["words"].items()}
+    parts = {name: list(_parts(texts[name], words, most)) for name, words in attributed["words"].items()}
     largest = sorted(scored, key=lambda pair: -abs(pair[1]))[:MAX_WORDS]
-    table = [("word", one["unit"]), *((word, f"{score:+.3f}") for word, score in largest)]
-    return {"what": one["what"], "check": difference_line(one), "texts": parts, "table": table}
+    table = [("word", attributed["unit"]), *((word, f"{score:+.3f}") for word, score in largest)]
+    return {
+        "what": attributed["what"],
+        "check": difference_line(attributed),
+        "texts": parts,
+        "table": table,
+    }
 
 
 def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Span]:
@@ -349,7 +374,12 @@ def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Span]:
     for start, end, score in words:
         yield Span(text[done:start])
         share = abs(score or 0.0) / most
-        mark = "unread" if score is None else "" if share < MIN_SHARE else "for" if score > 0 else "against"
+        if score is None:
+            mark = "unread"
+        elif share < MIN_SHARE:
+            mark = ""
+        else:
+            mark = "for" if score > 0 else "against"
         yield Span(text[start:end], mark, share=share)
         done = end
     yield Span(text[done:])

@@ -40,10 +40,10 @@ def overall_metrics(metrics: Record, headline: str) -> list[str]:
 
 def over_seeds(results: Record) -> dict[str, str]:
     """Split -> mean ± standard deviation of the headline over several seeds, if every seed has it."""
-    means = {split: each.get(results["headline"]) for split, each in results["over_seeds"].items()}
+    means = {split: metrics.get(results["headline"]) for split, metrics in results["over_seeds"].items()}
     several = len(results["seeds"]) > 1
     return {
-        split: f"{each['mean']:.4f} ± {each['sd']:.4f}" for split, each in means.items() if each and several
+        split: f"{mean['mean']:.4f} ± {mean['sd']:.4f}" for split, mean in means.items() if mean and several
     }
 
 
@@ -82,11 +82,11 @@ def baselines_table(results: Record, split: str) -> str:
     """The first four overall metrics on a split, with intervals, next to those of the baselines."""
     scores = results["splits"][split]
     baselines = results["baselines"].get(split, {})
-    own = "models of folds" if split == OUT_OF_FOLD else "this model"
-    rows = [[f"{split} ({counted(scores['rows'], 'row')})", own, "95 % interval", *baselines]]
+    model = "models of folds" if split == OUT_OF_FOLD else "this model"
+    rows = [[f"{split} ({counted(scores['rows'], 'row')})", model, "95 % interval", *baselines]]
     for name in overall_metrics(scores["metrics"], results["headline"])[:4]:
         cells = [number(scores["metrics"][name]), interval(scores["intervals"].get(name))]
-        rows.append([name, *cells, *(number(each.get(name)) for each in baselines.values())])
+        rows.append([name, *cells, *(number(metrics.get(name)) for metrics in baselines.values())])
     return columns(rows)
 
 
@@ -107,9 +107,9 @@ def by_rows(scores: Record, metric: str) -> Lines:
     table = []
     for column, values in scores.get("by", {}).items():
         table.append([column, "rows", metric, "95 % interval"])
-        for value, each in values.items():
-            cells = [number(each["metrics"].get(metric)), interval(each["intervals"].get(metric))]
-            table.append([value, f"{each['rows']:,}", *cells])
+        for value, group in values.items():
+            cells = [number(group["metrics"].get(metric)), interval(group["intervals"].get(metric))]
+            table.append([value, f"{group['rows']:,}", *cells])
     return table
 
 
@@ -119,11 +119,11 @@ def calibration_table(calibration: Record) -> str:
     """
     title = f"{counted(calibration['rows'], 'row')}, {calibration['goal']}"
     measures = ("threshold", "precision", "recall", "f1")
-    rows = [
-        [each["label"], *(_changed(each, name) for name in measures), f"{each['support']:,}"]
-        for each in calibration["labels"]
-    ]
-    table = [columns([["label", "threshold", "precision", "recall", "F1", "support"], *rows])] if rows else []
+    rows = [["label", "threshold", "precision", "recall", "F1", "support"]]
+    for label in calibration["labels"]:
+        changes = [_changed(label, name) for name in measures]
+        rows.append([label["label"], *changes, f"{label['support']:,}"])
+    table = [columns(rows)] if calibration["labels"] else []
     overall = calibration.get("overall", {})
     scores = (f"{name.replace('_', ' ')} {_changed(overall, name)}" for name in overall if name != "before")
     single = {name: value for name, value in calibration["options"].items() if isinstance(value, float)}
@@ -146,10 +146,10 @@ def after_training(folder: Path, results: Record) -> str:
     if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
         parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
     parts += filter(None, [over_folds(results)])
-    of_data = [Finding(**each) for each in read_json(folder / "data.json")["findings"]]
+    of_data = [Finding(**finding) for finding in read_json(folder / "data.json")["findings"]]
     parts.append(verdict(results, of_data).text)
-    findings = sorted(score_findings(results), key=lambda each: each.severity)
-    parts += [str(Problem(each.level, each.what, each.fix)) for each in findings]
+    findings = sorted(score_findings(results), key=lambda finding: finding.severity)
+    parts += [str(Problem(finding.level, finding.what, finding.fix)) for finding in findings]
     quoted = shell_word(folder)
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
@@ -164,10 +164,10 @@ def after_training(folder: Path, results: Record) -> str:
 def after_tasks(folder: Path, results: Record) -> str:
     """What a run of several tasks prints: a line for each."""
     rows = [["task", "", "split", "metric", "score", "95 % interval", "best baseline"]]
-    for name, each in results["tasks"].items():
-        best = best_baseline(read_json(folder / name / "results.json"), each["split"])
-        scored = [number(each["score"]), interval(each["interval"]), number(best.score if best else None)]
-        rows.append([name, each["task"], each["split"], each["headline"], *scored])
+    for name, result in results["tasks"].items():
+        best = best_baseline(read_json(folder / name / "results.json"), result["split"])
+        cells = [number(result["score"]), interval(result["interval"]), number(best.score if best else None)]
+        rows.append([name, result["task"], result["split"], result["headline"], *cells])
     names = list(results["tasks"])
     commands = "\n".join(f"  {first_to_try(folder / name)}" for name in names)
     said = (

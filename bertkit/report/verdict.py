@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from bertkit.data.schema import LARGE_SHARE, Finding, note, warn
@@ -61,10 +62,10 @@ def best_baseline(results: Record, split: str, metric: str | None = None) -> Bas
     first.
     """
     metric = metric or results["headline"]
-    scores = {name: each.get(metric) for name, each in results["baselines"].get(split, {}).items()}
+    scores = {name: metrics.get(metric) for name, metrics in results["baselines"].get(split, {}).items()}
     defined = ((name, score) for name, score in scores.items() if score is not None and name != TEACHER)
-    known = [Baseline(name, BASELINES.get(name, name), score) for name, score in defined]
-    return max(known, key=lambda each: each.score, default=None)
+    baselines = (Baseline(name, BASELINES.get(name, name), score) for name, score in defined)
+    return max(baselines, key=lambda baseline: baseline.score, default=None)
 
 
 def followed(results: Record, split: str) -> str:
@@ -122,7 +123,7 @@ def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
         return Verdict("bad", "Scored on its own training rows: this says nothing about new texts.")
     if scores["metrics"][name] is None:
         return Verdict("bad", f"{name} is not defined on these rows.")
-    if any(each.level == "severe" and each.inflates == split for each in findings):
+    if any(finding.level == "severe" and finding.inflates == split for finding in findings):
         return Verdict("bad", "Some of these rows are in train too: expect a lower score on new texts.")
     if (result := compared(results, split, name)) is None:
         return Verdict("unclear", "There is no baseline to compare it with.")
@@ -166,32 +167,34 @@ def score_findings(results: Record) -> Iterator[Finding]:
     if reported_split(results) == "train":
         fix = "Hold rows out, for example with data.validation=0.1."
         yield Finding("severe", "these scores are on training rows", fix)
-    linear = any("C" in each for each in results["seeds"])  # a method for few rows, without a learning rate
+    linear = any("C" in seed for seed in results["seeds"])  # a method for few rows, without a learning rate
     fix = "Try another task.method" if linear else "Train longer or with a higher learning rate"
     by = "" if name == results["headline"] else f" in {name}"
     if by:
         fix = f"Write training.metric_for_best_model: {name}, or task.class_weights: auto. {fix}"
-    for baseline in dict.fromkeys(name for each in baselines.values() for name in each if name != TEACHER):
-        theirs = {split: each.get(baseline, {}).get(name) for split, each in baselines.items()}
+    for baseline in dict.fromkeys(chain(*baselines.values())):
+        if baseline == TEACHER:
+            continue
+        theirs = {split: scores.get(baseline, {}).get(name) for split, scores in baselines.items()}
         pairs = {split: (score, _of_folds(results, split, name)) for split, score in theirs.items()}
         strong = [split for split, pair in pairs.items() if None not in pair and pair[0] >= pair[1]]
         if strong:
             what = f"the baseline {baseline} is at least as good{by} on {' and '.join(strong)}"
             yield Finding("severe", what, f"{fix}, or look at the data.")
-    for split, each in results["splits"].items():
+    for split, scores in results["splits"].items():
         if split == OUT_OF_FOLD:  # its answers are not calibrated
             continue
-        errors = (each.get("calibration", {}).get(kind) for kind in ("ece_after", "ece", "ece_entities"))
+        errors = (scores.get("calibration", {}).get(kind) for kind in ("ece_after", "ece", "ece_entities"))
         if (error := max(filter(None, errors), default=0.0)) > MAX_ECE:
             what = f"the expected calibration error on {split} is {error:.2f}"
             yield warn(what, "Do not read scores as probabilities, or fit them again with bertkit calibrate.")
-        yield from _lengths(split, each)
-    if found := next(filter(None, [each.get("undecided") for each in results["seeds"]]), None):
-        score = found["score"]
+        yield from _lengths(split, scores)
+    if undecided := next(filter(None, [seed.get("undecided") for seed in results["seeds"]]), None):
+        score = undecided["score"]
         was = "was not defined in any" if score is None else f"was {score:.4f} in each"
         what = (
-            f"{found['metric']} {was} of {counted(found['evaluations'], 'evaluation')}: it selects no "
-            "checkpoint"
+            f"{undecided['metric']} {was} of {counted(undecided['evaluations'], 'evaluation')}: "
+            "it selects no checkpoint"
         )
         fix = "Give more validation rows with other targets, or name another training.metric_for_best_model."
         yield note(f"{what}; the last is kept") if score == 1 else warn(f"{what}; the last is kept", fix)

@@ -63,12 +63,13 @@ class Run(run.Run):
         """The first `n` mistakes of RUN/mistakes.csv: the most confident, or those that are farthest off."""
         import pandas as pd
 
-        found = mistakes(self.facts)
-        names = ["row", "where", "gold", "answer", found.measure if found else "measure", "text"]
+        wrong = mistakes(self.facts)
+        names = ["row", "where", "gold", "answer", wrong.measure if wrong else "measure", "text"]
         cells = []
-        for each in found.every[:n] if found else []:
-            texts = each.texts or ["".join(part.text for part in line) for _, line in each.lines[:1]]
-            cells.append((each.row, each.where, each.gold, each.answer, each.measure, " | ".join(texts)))
+        for mistake in wrong.every[:n] if wrong else []:
+            line = "".join(part.text for _, parts in mistake.lines[:1] for part in parts)
+            text = " | ".join(mistake.texts or [line])
+            cells.append((mistake.row, mistake.where, mistake.gold, mistake.answer, mistake.measure, text))
         return pd.DataFrame(cells, columns=names)
 
     def explain(self, rows: Any) -> Any:
@@ -105,7 +106,8 @@ class Run(run.Run):
         ]
         findings = to_act_on(facts)
         parts += [
-            f"<p><b>{each.title}:</b> {isolated(each.what)}. {isolated(each.fix)}</p>" for each in findings
+            f"<p><b>{finding.title}:</b> {isolated(finding.what)}. {isolated(finding.fix)}</p>"
+            for finding in findings
         ]
         report = self.folder / "report.html"
         if report.is_file():

@@ -224,7 +224,7 @@ def _validation(error: RequestValidationError, body_type: Any) -> Refused:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return Refused(400, f"not JSON: {first['ctx']['error']} (character {first['loc'][-1]})", "Validation")
-    lines = dict.fromkeys(_line(each, error.body, body_type) for each in error.errors()[:10])
+    lines = dict.fromkeys(_line(detail, error.body, body_type) for detail in error.errors()[:10])
     return Refused(422, "\n".join(lines), "Validation")
 
 

@@ -115,8 +115,9 @@ class LimitsMiddleware:
     def _authorized(self, scope: Scope, headers: Headers) -> bool:
         if self.api_key is None or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
             return True
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and compare_digest(key.encode("latin-1"), self.api_key.encode())
+        parts = headers.get("authorization", "").partition(" ")
+        key = parts[2].encode("latin-1")
+        return parts[0].lower() == "bearer" and compare_digest(key, self.api_key.encode())
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self.free:  # never waits: `_post_error` has refused the request instead
@@ -235,12 +236,12 @@ def require_counts(body: Any, limits: Limits) -> None:
             if len(value) > MAX_KEYS:
                 where = f"`{dotted(path)}`" if path else "the body"
                 raise HTTPException(413, f"{where} has {len(value)} keys; {MAX_KEYS} are allowed")
-            left += (((*path, key), each) for key, each in value.items() if isinstance(each, dict | list))
+            left += (((*path, key), part) for key, part in value.items() if isinstance(part, dict | list))
         elif isinstance(value, list):
             most = limits.max_client_batch_size if len(path) <= 1 else limits.max_batch_tokens
             if len(value) > most:
                 where = f"`{dotted(path)}`" if path else "the body"
                 raise HTTPException(413, f"{where} has {len(value)} items; {most} are allowed")
             left += (
-                ((*path, index), each) for index, each in enumerate(value) if isinstance(each, dict | list)
+                ((*path, index), part) for index, part in enumerate(value) if isinstance(part, dict | list)
             )

@@ -21,7 +21,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.masks import GUESSES, inserted
 from bertkit.text import Json
 
-SPAN = {each.name: each.holds for each in fields.SPAN}
+SPAN = {field.name: field.holds for field in fields.SPAN}
 TopK = Annotated[int | None, Field(ge=1, description="as many of the best as this")]
 
 
@@ -112,9 +112,9 @@ MaskOutput = schema(
 )
 
 
-def generated(task: Task, body: GenerationRequest, answers: Sequence[Answer]) -> list[dict[str, str]]:
+def generated(task: Task, body: GenerationRequest, answers: Sequence[Answer]) -> list[Json]:
     """The text under each of its names."""
-    return [{name: answer["generated_text"] for name in _generated} for answer in answers]
+    return [dict.fromkeys(_generated, answer["generated_text"]) for answer in answers]
 
 
 def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[Json]:
@@ -125,17 +125,27 @@ def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[Js
     if not words and "entities" not in answer:
         what = "parameters.aggregation_strategy: this model's labels of words form no entities; send none"
         raise Refused(422, what, "Validation")
-    name, label, text = ("entity", "tag", "word") if words else ("entity_group", "label", "text")
+    ignored = body.parameters.ignore_labels
+    if words:
+        return [
+            {"entity": word["tag"], "word": word["word"], **_span(word)}
+            for word in answer["words"]
+            if word["tag"] not in ignored
+        ]
     return [
-        {name: each[label], "word": each[text], **{key: each[key] for key in SPAN}}
-        for each in answer["words" if words else "entities"]
-        if each[label] not in body.parameters.ignore_labels
+        {"entity_group": entity["label"], "word": entity["text"], **_span(entity)}
+        for entity in answer["entities"]
+        if entity["label"] not in ignored
     ]
+
+
+def _span(part: Answer) -> Json:
+    return {name: part[name] for name in SPAN}
 
 
 def spans(task: Task, body: QuestionRequest, answers: Sequence[Answer]) -> Any:
     """The best answer; a list of answers with `top_k` above 1."""
-    best = {name: answers[0][name] for name in ("answer", *SPAN)}
+    best = {"answer": answers[0]["answer"], **_span(answers[0])}
     spans = answers[0]["n_best"]
     if not spans or (not best["answer"] and body.parameters.handle_impossible_answer is not False):
         spans = [best, *spans]
@@ -163,6 +173,7 @@ def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]
             "score": guess["score"],
         }
 
-    top_k = body.parameters.top_k
-    lists = [[filled(place, guess) for guess in guesses[:top_k]] for place, guesses in enumerate(masks, 1)]
+    lists = []
+    for place, guesses in enumerate(masks, 1):
+        lists.append([filled(place, guess) for guess in guesses[: body.parameters.top_k]])
     return lists[0] if len(lists) == 1 else lists

@@ -112,9 +112,9 @@ def _typed(holds: Any) -> Any:
     if not isinstance(holds, AnswerForm):
         return holds
     fields = {}
-    for each in holds.fields:
-        kind = _typed(each.holds)
-        fields[each.name] = (
-            (described(kind | None, each.about), None) if each.optional else described(kind, each.about)
+    for field in holds.fields:
+        kind = _typed(field.holds)
+        fields[field.name] = (
+            (described(kind | None, field.about), None) if field.optional else described(kind, field.about)
         )
     return schema(holds.name, holds.about, **fields)

@@ -94,7 +94,7 @@ class Service:
         texts = list(map(replace_surrogates, tei.as_list(body.input)))
         answers = await self._answers(tei.embed_rows(self.task, texts, None), "input")
         ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
-        read = sum(min(len(each), self.task.max_length) for each in ids)
+        read = sum(min(len(tokens), self.task.max_length) for tokens in ids)
         return lambda: tei.openai_response(answers, body, self.model, read)
 
     async def search(self, body: SearchRequest) -> Build:
@@ -112,7 +112,7 @@ class Service:
         options = {**body.model_dump(include={"top_k", "filter", "hybrid"}), "timeout": self.limits.timeout}
         pairs = list(zip(texts, answers, strict=True))
         hits = await self._searched(
-            lambda: [search(store, text, each["vector"], **options) for text, each in pairs]
+            lambda: [search(store, text, answer["vector"], **options) for text, answer in pairs]
         )
         return lambda: {"hits": hits if body.query is None else hits[0]}
 

@@ -170,7 +170,9 @@ def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: st
     encoded = (
         [base64.b64encode(v.astype("<f4").tobytes()).decode() for v in table] if in_base64 else table.tolist()
     )
-    data = [{"object": "embedding", "embedding": each, "index": index} for index, each in enumerate(encoded)]
+    data = [
+        {"object": "embedding", "embedding": vector, "index": index} for index, vector in enumerate(encoded)
+    ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
@@ -223,11 +225,10 @@ def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
     Raises Refused for texts if the model reads pairs, and vice versa, and for another function than the
     model's own."""
     wanted = body.parameters and body.parameters.function_to_apply
-    own = FUNCTIONS.get(task.kind, "none")
-    if wanted not in (None, own):
-        raise Refused(
-            422, f"parameters.function_to_apply: this model's is {own}; it cannot be changed", "Validation"
-        )
+    activation = FUNCTIONS.get(task.kind, "none")
+    if wanted not in (None, activation):
+        what = f"parameters.function_to_apply: this model's is {activation}; it cannot be changed"
+        raise Refused(422, what, "Validation")
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     items = inputs if _is_batch(inputs) else [inputs]
     size = 2 if task.options.pair else 1

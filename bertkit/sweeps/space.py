@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial
@@ -87,14 +87,23 @@ def decoded(stored: Any) -> Any:
 
 def brief(value: Any) -> str:
     """A value for people; floats with four significant digits."""
-    return (
-        f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
-    )
+    if isinstance(value, str):
+        return value
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
 
 
-def read_space(source: str | Path | Record, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
-    """The space, a report for further problems, and the recipe with each value alone, by the value's path in
+class Variants(NamedTuple):
+    """A space; a report for further problems; and the recipe with each value alone, by the value's path in
     the file.
+    """
+
+    space: Space
+    report: Report
+    recipes: Mapping[KeyPath, Recipe]
+
+
+def read_space(source: str | Path | Record, recipe: Recipe) -> Variants:
+    """The space of a file or mapping, and the variants of this recipe.
 
     Raises RecipeError with all problems of the file, its keys and values.
     """
@@ -127,7 +136,7 @@ def read_space(source: str | Path | Record, recipe: Recipe) -> tuple[Space, Repo
             paths: list[KeyPath] = [(key, name) for name in names] if len(names) < len(values) else [(key,)]
             report.add(*(KeyProblem(path, what, fix) for path in paths))
     report.raise_if_any()
-    return space, report, variants
+    return Variants(space, report, variants)
 
 
 def _key_problems(key: str, others: Record) -> Iterator[KeyProblem]:

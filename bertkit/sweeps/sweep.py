@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -20,14 +20,13 @@ from bertkit.data.python_rows import keep_rows
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.models.quiet import quiet_logger
-from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.report.facts import read_facts
 from bertkit.report.paired import Pair, compared
 from bertkit.run import Run, names_in, only_writer
-from bertkit.sweeps.space import brief, read_space
+from bertkit.sweeps.space import Variants, brief, read_space
 from bertkit.sweeps.trials import Search, open_study, outcome, stored_study, train_or_resume
-from bertkit.text import Json, KeyPath, Record, columns, counted
+from bertkit.text import Json, Record, columns, counted
 from bertkit.training.job import Job, arguments, prepare_job
 from bertkit.validation import KeyProblem
 
@@ -110,17 +109,17 @@ def sweep(
     folder = Path(output_dir)
     base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
-    dimensions, report, variants = read_space(space, base)
-    job = _dry_run(base, variants, report)
+    variants = read_space(space, base)
+    job = _dry_run(base, variants)
     deadline = None if timeout is None else time.monotonic() + timeout
     with only_writer(Run(folder)), quiet_logger("optuna"):
         _check_folder(folder)  # another program may have written there in the meantime
-        as_text = {key: repr(dimension) for key, dimension in dimensions.items()}
+        as_text = {key: repr(dimension) for key, dimension in variants.space.items()}
         facts = {"recipe": to_yaml(base), "space": as_text, "data": job.data.fingerprints}
         study, storage = open_study(folder / "study.jsonl", facts)
         keep_rows(base.data, folder / "data")
         write_text(folder / "recipe.yaml", to_yaml(base))
-        search = Search(study, storage, base, folder, dimensions, job.headline)
+        search = Search(study, storage, base, folder, variants.space, job.headline)
         search.run(trials, deadline)
         write_json(folder / "sweep.json", _compare_on_fresh_seeds(recipe, search, confirm))
     return Sweep(folder)
@@ -147,7 +146,7 @@ def _check_folder(folder: Path) -> None:
         raise UserError(folder, "is neither empty nor a sweep", "Name another folder.")
 
 
-def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> Job:
+def _dry_run(base: Recipe, variants: Variants) -> Job:
     """Check the base recipe and each value of the space against data, model and transformers. Raises
     UserError.
 
@@ -166,7 +165,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
 
     job = checked(base)
     metric = job.task.metrics[0]
-    for path, recipe in variants.items():
+    for path, recipe in variants.recipes.items():
         try:
             with TemporaryDirectory() as temporary, quiet_logger("bertkit"):
                 if str(path[0]).startswith("training."):
@@ -174,13 +173,13 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
                     continue
                 headline = checked(recipe).task.metrics[0]
             if headline != metric:
-                report.add(KeyProblem(path, f"is scored by {headline}, the base recipe by {metric}"))
+                what = f"is scored by {headline}, the base recipe by {metric}"
+                variants.report.add(KeyProblem(path, what))
         except UserError as error:
             for problem in error.problems:
-                report.add(
-                    KeyProblem(path, f"{problem.where}: {problem.what}".removeprefix(": "), problem.fix)
-                )
-    report.raise_if_any()
+                what = f"{problem.where}: {problem.what}".removeprefix(": ")
+                variants.report.add(KeyProblem(path, what, problem.fix))
+    variants.report.raise_if_any()
     return job
 
 
@@ -224,13 +223,13 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Jso
         "split": "validation",
         "trials": [
             {
-                "number": t.number,
-                "state": t.state.name.lower(),
-                "changes": search.changes(t),
-                "score": t.value,
-                "outcome": outcome(t, search.metric),
+                "number": trial.number,
+                "state": trial.state.name.lower(),
+                "changes": search.changes(trial),
+                "score": trial.value,
+                "outcome": outcome(trial, search.metric),
             }
-            for t in search.finished()
+            for trial in search.finished()
         ],
         "winner": winner.number,
         "changes": changes,
@@ -244,7 +243,7 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Jso
 
 def _scores(run: Run) -> list[float]:
     """The score of each seed on validation. Raises RecipeError where one is undefined."""
-    scores = [each["headline"] for each in run.results["seeds"]]
+    scores = [seed["headline"] for seed in run.results["seeds"]]
     if None in scores:
         raise RecipeError(run.folder, "its metric is undefined for some seeds", "Name another metric.")
     return scores

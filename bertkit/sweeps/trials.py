@@ -16,7 +16,7 @@ from functools import reduce
 from math import isfinite
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from optuna import Study, TrialPruned, create_study, load_study
@@ -61,6 +61,14 @@ class PruningCallback(TrainerCallback):
             raise TrialPruned
 
 
+class Result(NamedTuple):
+    """What became of a trial. facts: what `outcome` says besides score and state."""
+
+    score: float | None
+    state: TrialState
+    facts: Json
+
+
 @dataclass(frozen=True)
 class Search:
     """The trials of a sweep. base: the recipe they vary, also saved in `folder`. metric: higher is better."""
@@ -79,18 +87,18 @@ class Search:
         Raises UserError for what would stop any trial: a full disk, missing data, a base recipe that fails.
         """
         for number in range(trials):
-            known = self.study.get_trials(deepcopy=False)
-            if number < len(known) and known[number].state.is_finished():
+            history = self.study.get_trials(deepcopy=False)
+            if number < len(history) and history[number].state.is_finished():
                 self._delete_weights(number)
             elif number and deadline is not None and time.monotonic() > deadline:
                 logger.info("timeout after %d of %d trials", number, trials)
                 return
             else:
-                trial = self._next(number, known)
-                score, state, facts = self._result(trial, known)
-                for name, value in facts.items():
+                trial = self._next(number, history)
+                result = self._result(trial, history)
+                for name, value in result.facts.items():
                     trial.set_user_attr(name, value)
-                self.study.tell(trial, score, state)
+                self.study.tell(trial, result.score, result.state)
                 self._delete_weights(number)
                 done = self.finished()[-1]
                 names = [
@@ -117,43 +125,42 @@ class Search:
     def _trial_folder(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04d}"
 
-    def _next(self, number: int, known: list[FrozenTrial]) -> Trial:
+    def _next(self, number: int, history: list[FrozenTrial]) -> Trial:
         # A new sampler per trial: its proposals depend on the trials before, but not on interruptions.
         self.study.sampler = TPESampler(seed=(self.base.seeds[0] + number) % 2**32)
-        if not known:
+        if not history:
             self.study.enqueue_trial(self._base_values())
-        if number < len(known) and known[number].state == TrialState.RUNNING:
+        if number < len(history) and history[number].state == TrialState.RUNNING:
             study = self.storage.get_study_id_from_name(NAME)
             return Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study, number))
         return self.study.ask()
 
-    def _result(self, trial: Trial, known: list[FrozenTrial]) -> tuple[float | None, TrialState, Json]:
-        """Propose the trial's values and train it; returns its score, its state, and what `outcome` says
-        besides.
-        """
+    def _result(self, trial: Trial, history: list[FrozenTrial]) -> Result:
+        """Propose the trial's values and train it."""
         base = self._base_values()
         for key, distribution in self.space.items():
             if trial.number or key in base:  # so that the sampler learns from the base recipe too
                 suggest(trial, key, distribution)
-        same = [t for t in known if t.state == TrialState.COMPLETE and t.params == trial.params]
+        complete = (earlier for earlier in history if earlier.state == TrialState.COMPLETE)
+        same = [earlier for earlier in complete if earlier.params == trial.params]
         if same and trial.number:  # training it again would give the same score
-            return same[0].value, TrialState.COMPLETE, {"same_as": same[0].number}
+            return Result(same[0].value, TrialState.COMPLETE, {"same_as": same[0].number})
         folder = self._trial_folder(trial.number)
         callback = PruningCallback(trial, self.metric)
         try:
             run = train_or_resume(self.recipe(self.changes(trial)), folder, callback)
         except TrialPruned:
-            return None, TrialState.PRUNED, {}
+            return Result(None, TrialState.PRUNED, {})
         except (DataError, ModelError):
             raise
         except (UserError, torch.OutOfMemoryError) as error:
             if not trial.number:
                 raise
-            return None, TrialState.FAIL, {"why": str(error)}
+            return Result(None, TrialState.FAIL, {"why": str(error)})
         score = run.results["seeds"][0]["headline"]
         if score is None:
-            return None, TrialState.FAIL, {"why": f"its {self.metric} is undefined"}
-        return score, TrialState.COMPLETE, {}
+            return Result(None, TrialState.FAIL, {"why": f"its {self.metric} is undefined"})
+        return Result(score, TrialState.COMPLETE, {})
 
     def _base_values(self) -> Json:
         """The base recipe's value of each key, as optuna stores it, where it has one that is in the space."""
@@ -215,7 +222,7 @@ def open_study(file: Path, facts: Record) -> tuple[Study, JournalStorage]:
     try:
         storage = JournalStorage(JournalFileBackend(str(file)))
         # create_study(load_if_exists=True) would write to the journal of an existing study.
-        if NAME in [each.study_name for each in storage.get_all_studies()]:
+        if NAME in [stored.study_name for stored in storage.get_all_studies()]:
             study = load_study(study_name=NAME, storage=storage, pruner=MedianPruner())
         else:
             study = create_study(
