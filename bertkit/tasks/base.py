@@ -191,9 +191,7 @@ class Task(ABC, Generic[O]):
 
     def always_has(self, name: str) -> bool:
         """Whether every answer of this model has the field."""
-        return all(
-            any(each.name == name and not each.optional for each in form.fields) for form in self.answers
-        )
+        return all(form.always_has(name) for form in self.answers)
 
     @property
     def decision(self) -> Decision:

@@ -142,9 +142,9 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         queries = first_rows(rows, "query")
         documents = first_rows(rows, "document")
         queries.pop("", None)
-        asked = self._vectors(rows, "query", list(queries.values()), predict)
-        there = self._vectors(rows, "document", list(documents.values()), predict)
-        yield from searched(rows, list(queries), list(documents), asked, there)
+        query_vectors = self._vectors(rows, "query", list(queries.values()), predict)
+        document_vectors = self._vectors(rows, "document", list(documents.values()), predict)
+        yield from searched(rows, list(queries), list(documents), query_vectors, document_vectors)
 
     def _vectors(self, rows: Dataset, side: str, places: list[int], predict: Predict) -> np.ndarray:
         """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time; in a temporary
@@ -153,11 +153,11 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         table = np.empty((0, 1), dtype=np.float32)
         texts = rows.select_columns([side])
         for start in range(0, len(places), self.chunk_size):
-            own = places[start : start + self.chunk_size]
+            chunk = places[start : start + self.chunk_size]
             try:
-                features = self.encode(texts.select(own))
+                features = self.encode(texts.select(chunk))
             except RowsError as error:
-                raise error.renumbered(own.__getitem__) from None
+                raise error.renumbered(chunk.__getitem__) from None
             vectors = stacked(predict(features))
             if not start:
                 with tempfile.TemporaryFile() as file:  # which the map keeps open
@@ -173,10 +173,10 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         queries = first_rows(rows, "query")
         documents = first_rows(rows, "document")
         queries.pop("", None)
-        asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))
+        texts = [rows[list(queries.values())]["query"], rows[list(documents.values())]["document"]]
         vectors = {
-            "random": baselines.random_vectors([asked, there]),
-            **baselines.tfidf_vectors(there, [asked, there]),
+            "random": baselines.random_vectors(texts),
+            **baselines.tfidf_vectors(texts[1], texts),
         }
         searches = {n: searched(rows, list(queries), list(documents), *sides) for n, sides in vectors.items()}
         return {name: self.grade(DiskList(answers), rows).scores for name, answers in searches.items()}

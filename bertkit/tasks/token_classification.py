@@ -179,12 +179,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
         plain = options.scheme == "none"
         if not plain and not units.has_own_units(table):
             table = cls._tagged(options, table, "train")[0]
-        unit, few, findings = units.find_unit(table, "train", plain=plain)
+        division = units.find_unit(table, "train", plain=plain)
+        unit, few = division[:2]
         changes = {
             "words": unit,
             **({"alignment": "expand"} if few and options.alignment == "strict" else {}),
         }
-        return options.model_copy(update=changes), findings
+        return options.model_copy(update=changes), division[2]
 
     @classmethod
     def validate_rows(cls, options: TokenClassificationOptions, table: Table, split: str) -> Checked:
