@@ -43,9 +43,9 @@ class MuonWith(Optimizer):
         """
         groups = []
         for group in other.param_groups:
-            own = [parameter for parameter in group["params"] if parameter in matrices]
+            chosen = [parameter for parameter in group["params"] if parameter in matrices]
             group["params"] = [parameter for parameter in group["params"] if parameter not in matrices]
-            groups.append({"params": own, "weight_decay": group["weight_decay"]})
+            groups.append({"params": chosen, "weight_decay": group["weight_decay"]})
         # Updates as large as AdamW's (Liu et al. 2025, section 2.2), so that both can have the same learning
         # rate.
         muon = Muon(

@@ -42,11 +42,9 @@ class Progress(TrainerCallback):
     def _done(self, state: Any) -> tuple[int, int]:
         """How much is done, and of how much: steps, or seconds of the budget."""
         budget = self.clock.budget
-        return (
-            (state.global_step, state.max_steps)
-            if budget is None
-            else (round(self.clock.elapsed), round(budget))
-        )
+        if budget is None:
+            return state.global_step, state.max_steps
+        return round(self.clock.elapsed), round(budget)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.started = time.monotonic()
@@ -142,10 +140,12 @@ class Shutdown(TrainerCallback):
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
-            numbers = (signal.SIGINT, signal.SIGTERM)
             # A signal that a shell made its background jobs ignore stays ignored.
-            handled = [each for each in numbers if signal.getsignal(each) not in (signal.SIG_IGN, None)]
-            self.previous = {number: signal.signal(number, self._receive) for number in handled}
+            self.previous = {
+                number: signal.signal(number, self._receive)
+                for number in (signal.SIGINT, signal.SIGTERM)
+                if signal.getsignal(number) not in (signal.SIG_IGN, None)
+            }
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self.previous.items():

@@ -245,9 +245,12 @@ class VectorTask(Task[V]):
 
         from bertkit.models.heads import losses
 
-        sides = [outputs["vectors"][batch["side"] == side] for side in range(3)]
-        texts = torch.cat([batch["same"][batch["side"] == side] for side in range(3)])
-        return losses.in_batch(*sides, texts=texts, scale=self.options.scale)
+        side = batch["side"]
+        vectors = outputs["vectors"]
+        texts = torch.cat([batch["same"][side == number] for number in range(3)])
+        return losses.in_batch(
+            vectors[side == 0], vectors[side == 1], vectors[side == 2], texts, self.options.scale
+        )
 
     def count(self, batch: Batch) -> float:
         """Rows."""
