@@ -426,10 +426,8 @@ def with_input_flags(answers: Sequence[Answer], features: Dataset) -> Iterator[A
     if "unread" not in features.column_names:
         yield from answers
         return
-    starts = first_features(features)
-    for answer, little in zip(
-        answers, np.maximum.reduceat(numbers(features, "unread"), starts).tolist(), strict=True
-    ):
+    unread = np.maximum.reduceat(numbers(features, "unread"), first_features(features)).tolist()
+    for answer, little in zip(answers, unread, strict=True):
         yield {**answer, "empty": little == 2, "unreadable": little == 1}
 
 

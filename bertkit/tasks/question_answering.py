@@ -217,9 +217,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`scores`, `spans` and `null` of the best spans of each window; see `best_spans`."""
         logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
-        most = self.options.n_best
         longest = self.options.max_answer_length
-        return best_spans(*logits, batch, n_best=most, max_answer_length=longest)
+        return best_spans(*logits, batch, n_best=self.options.n_best, max_answer_length=longest)
 
     def items(self, arrays: Arrays) -> Sequence[WindowSpans]:
         return window_spans(arrays)

@@ -324,10 +324,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         columns["cut"] = [0] * len(columns["row"])
         if "tags" in rows.column_names:
             groups = tagger.groups_of_rows(columns, len(rows))
-            cut = {
-                row: tags.cut_entities(*pair)
-                for row, pair in enumerate(zip(rows["tags"][:], groups, strict=True))
-            }
+            cut = dict(enumerate(map(tags.cut_entities, rows["tags"][:], groups)))
             columns["cut"] = [cut.pop(row, 0) for row in columns["row"]]  # counted once, in the first window
         # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
@@ -460,9 +457,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         words = list[list[int]]()
         chain = None
         for items, features, part in predicted(self, rows, predict):
-            read, own_scores = tagger.words_of_rows(items, features, len(part), len(self.tags))
-            scores += own_scores
-            words += read
+            part_words, part_scores = tagger.words_of_rows(items, features, len(part), len(self.tags))
+            scores += part_scores
+            words += part_words
             chain = items[0].chain
         gold = tags.tag_ids(rows["tags"][:], words, self.options)
 
@@ -482,9 +479,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """`lookup`: every word gets the tag that it most often had in train."""
-        seen, new = (
-            (units.words_of(part, self.unit), part["tags"][:]) for part in (baselines.enough(train), rows)
-        )
+        train = baselines.enough(train)
+        seen = units.words_of(train, self.unit), train["tags"][:]
+        new = units.words_of(rows, self.unit), rows["tags"][:]
         return {
             "lookup": word_metrics.lookup(
                 seen, new, self.types, self.options.scheme, tagged.given_entities(rows, self.unit)
