@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -21,6 +21,16 @@ UNIT = "unit"  # of a batch: the number of each feature's unit; features of a un
 SIMILAR = 1.01  # lengths whose ratio is below it count as equal to a token budget
 MAX_PADDING = 0.02  # share of a micro-batch by tokens; a micro-batch with more ends early
 POOL = 128  # steps sorted by length together: padding stays near 1 %, order stays random
+
+
+class Division(TypedDict, total=False):
+    """How a step is divided: arguments of `Batches`."""
+
+    accumulation: int
+    world: int
+    rank: int
+    seed: int
+    whole_steps: bool
 
 
 class Batches(Sampler[list[int]], ABC):
@@ -99,7 +109,9 @@ class LengthBatches(Batches):
     may be smaller.
     """
 
-    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: Any) -> None:
+    def __init__(
+        self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: Unpack[Division]
+    ) -> None:
         super().__init__(lengths, units, **division)
         self.step = batch_size * self.accumulation * self.world
         self.sizes = _micro_sizes(
@@ -132,7 +144,9 @@ class TokenBatches(Batches):
     them, whatever their rows: two processes take the same steps as accumulation over two.
     """
 
-    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, tokens: int, **division: Any) -> None:
+    def __init__(
+        self, lengths: ArrayLike, units: ArrayLike, *, tokens: int, **division: Unpack[Division]
+    ) -> None:
         super().__init__(lengths, units, **division)
         similar = np.floor(np.log(np.maximum(self.lengths, 1)) / np.log(SIMILAR)).astype(np.int64)
         longest = np.ones(similar.max() + 1, dtype=np.int64)
@@ -156,7 +170,7 @@ class TokenBatches(Batches):
 
 
 def batches_of(
-    task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Any
+    task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Unpack[Division]
 ) -> Batches:
     """The batches of a task's features: of so many units, or of at most `tokens` slots. Raises ValueError."""
     lengths = numbers(features, "length")

@@ -8,12 +8,12 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, Unpack, final
 
 import torch
 from datasets import Dataset
 
-from bertkit.engine.batching import Batches, Examples, batches_of
+from bertkit.engine.batching import Batches, Division, Examples, batches_of
 from bertkit.engine.multitask import MixedBatches, MixedExamples, MultiTask, SharedEncoder
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation.intervals import Scores, mean
@@ -61,7 +61,7 @@ class TaskData:
         """Each task, and its training features."""
         return [(self.learner, self.features)]
 
-    def batches(self, size: int, **division: int) -> Batches:
+    def batches(self, size: int, **division: Unpack[Division]) -> Batches:
         """The batch sampler. size: rows of a micro-batch."""
         return batches_of(self.learner, self.features, size, self.tokens, **division)
 
