@@ -27,8 +27,7 @@ class MuonOptimizer(Attachment):
     def wrap_optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:
         args = trainer.args
         rate = args.muon_learning_rate or args.learning_rate
-        momentum = args.muon_momentum
-        return MuonWith(optimizer, layer_matrices(trainer.model), lr=rate, momentum=momentum)
+        return MuonWith(optimizer, layer_matrices(trainer.model), lr=rate, momentum=args.muon_momentum)
 
 
 class MuonWith(Optimizer):

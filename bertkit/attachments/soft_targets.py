@@ -116,8 +116,7 @@ def _borders_loss(task: QuestionAnswering, outputs: Any, batch: Batch, temperatu
 def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows."""
     rows = (batch["side"] == 0).sum()
-    texts = len(batch["side"])
-    return losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
+    return losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / len(batch["side"])
 
 
 def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: float) -> Tensor:

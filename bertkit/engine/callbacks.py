@@ -156,11 +156,10 @@ class Shutdown(TrainerCallback):
         self.signal = number
         self.__exit__()
         if processes.first():
-            what = (
+            logger.warning(
                 "interrupted: finishing this step and saving a checkpoint; press Ctrl-C again to exit "
                 "immediately"
             )
-            logger.warning(what)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.agreed_signal = self.signal
@@ -184,8 +183,8 @@ class Shutdown(TrainerCallback):
         """End as the signal demands. Raises KeyboardInterrupt or SystemExit."""
         if processes.first():
             steps = "" if state.max_steps == ENDLESS else f" of {state.max_steps}"
-            then = "a resumed run continues from there"
-            logger.warning("stopped after step %d%s; %s", state.global_step, steps, then)
+            what = "stopped after step %d%s; a resumed run continues from there"
+            logger.warning(what, state.global_step, steps)
         if signal.SIGINT in (self.agreed_signal, self.signal):
             raise KeyboardInterrupt
         sys.exit(128 + signal.SIGTERM)

@@ -155,9 +155,9 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         {name: plain.pop(name).detach().cpu().contiguous() for name in names},
         folder / "optimizer.safetensors",
     )
-    rest = {"plain": plain, "scheduler": scheduler.state_dict()}
+    states = {"scheduler": scheduler.state_dict(), "scaler": scaler.state_dict() if scaler else None}
     # A plateau schedule holds infinity, which Python's JSON reads back.
-    write_text(folder / OPTIMIZER, json.dumps({**rest, "scaler": scaler.state_dict() if scaler else None}))
+    write_text(folder / OPTIMIZER, json.dumps({"plain": plain, **states}))
 
 
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) -> None:

@@ -23,13 +23,11 @@ def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Ar
     Process r of n runs the batches r, r + n, …: they are sorted by length, so all have about the same work.
     Raises UserError where another process has ended, or has other batches.
     """
-    rank = distributed.get_rank()
-    world = distributed.get_world_size()
     # Exchanged as safetensors, so that nothing is unpickled. `save` needs contiguous arrays, but does not
     # check for it.
     ours = {
         f"{number}/{name}": np.ascontiguousarray(values)
-        for number in range(rank, len(batches), world)
+        for number in range(distributed.get_rank(), len(batches), distributed.get_world_size())
         for name, values in run(batches[number]).items()
     }
     results: list[Arrays] = [{} for _ in batches]

@@ -180,8 +180,7 @@ class Trainer(CheckpointTrainer):
             follow(self.lr_scheduler, progress)
         collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self.learner.scheduled(batch, progress) for batch in collated]
-        terms = self.accelerator.reduce(self.terms(batches), "sum")
-        return batches, terms
+        return batches, self.accelerator.reduce(self.terms(batches), "sum")
 
     def terms(self, batches: Sequence[Any]) -> torch.Tensor:
         """The count of these micro-batches' loss terms, `()` or `(tasks,)`."""
@@ -217,10 +216,10 @@ class Trainer(CheckpointTrainer):
     def _rows_of_step(self) -> str:
         """The locations of the current step's rows, for messages."""
         micro = self.args.gradient_accumulation_steps
-        start = self.state.global_step % -(-len(self.batches) // micro) * micro
+        steps = math.ceil(len(self.batches) / micro)  # of an epoch
+        start = self.state.global_step % steps * micro
         indices = [index for batch in islice(self.batches, start, start + micro) for index in batch]
-        rows = self.data.row_locations(self.batches, indices)
-        return listed(rows, MAX_ROWS_SHOWN)
+        return listed(self.data.row_locations(self.batches, indices), MAX_ROWS_SHOWN)
 
     def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
         """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""

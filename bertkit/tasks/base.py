@@ -398,8 +398,8 @@ def prepare(
     class_names: Sequence[str] = (),
 ) -> Task:
     """The task that a recipe's options and the training rows describe. Raises DataError."""
-    settled = kind.infer_options(options, rows, class_names)
-    return kind(options.model_copy(update=settled), tokenizer, max_length)
+    settled = options.model_copy(update=kind.infer_options(options, rows, class_names))
+    return kind(settled, tokenizer, max_length)
 
 
 def calibrate(task: T, rows: Dataset, predict: Predict) -> T:

@@ -107,8 +107,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         pairs = zip(grades, queries, strict=True)
         kept = [row for row, (grade, query) in enumerate(pairs) if grade is None or (grade > 0 and query)]
         idle = len(table) - len(kept)
-        total = len(table)
-        what = f"train: {idle:,} of {total:,} rows have the grade 0 or no query, and teach nothing"
+        what = f"train: {idle:,} of {len(table):,} rows have the grade 0 or no query, and teach nothing"
         if idle and not kept:
             raise DataError("data", what, "Give documents that answer a grade of 1 or more.")
         return (table.select(kept), [note(what)]) if idle else (table, [])

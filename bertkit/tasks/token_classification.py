@@ -339,8 +339,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForTokenClassification
 
-        settings = classifier(self.tags)
-        model = load_model(encoder, AutoModelForTokenClassification, settings, new_head=new_head)
+        model = load_model(encoder, AutoModelForTokenClassification, classifier(self.tags), new_head=new_head)
         if self.options.head == "softmax":
             return model
         from bertkit.models.heads.crf import attach_chain
@@ -471,11 +470,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
-        scheme = self.options.scheme
         temperature = self.options.temperature or 1.0
-        return word_metrics.graded(
-            gold, answers, self.types, scheme, temperature, tagged.given_entities(rows, self.unit)
-        )
+        entities = tagged.given_entities(rows, self.unit)
+        return word_metrics.graded(gold, answers, self.types, self.options.scheme, temperature, entities)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """`lookup`: every word gets the tag that it most often had in train."""

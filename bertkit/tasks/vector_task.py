@@ -179,8 +179,7 @@ class VectorTask(Task[V]):
         limits: Json = {"max_length": self.max_length, "overflow": self.options.overflow, "stride": 0}
         encoded = []
         for number, (name, texts) in enumerate(sides.items()):
-            prefix = self.prefix(name)
-            columns = encode_texts(self.tokenizer, [texts], prefix=prefix, **limits)
+            columns = encode_texts(self.tokenizer, [texts], prefix=self.prefix(name), **limits)
             columns |= {"side": [number] * len(texts), "same": [_number(text) for text in texts]}
             encoded.append(columns)
         rows = range(len(encoded[0]["row"]))
