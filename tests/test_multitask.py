@@ -41,7 +41,9 @@ from bertkit.training.train import train
 def mixed(sizes, mixing="proportional", run=1, **division):
     """Rows of one token, two to a micro-batch."""
     own = [
-        LengthBatches(np.ones(n), np.arange(n), batch_size=2, whole=True, **{"accumulation": run, **division})
+        LengthBatches(
+            np.ones(n), np.arange(n), batch_size=2, whole_steps=True, **{"accumulation": run, **division}
+        )
         for n in sizes
     ]
     return MixedBatches(own, sizes, mixing, run=run, seed=division.get("seed", 0))
@@ -112,7 +114,7 @@ def test_shares_are_rounded_fairly(sizes, data):
 
 @given(st.integers(4, 60), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
 def test_whole_steps_have_all_their_micro_batches(units, size, accumulation, world):
-    division = {"accumulation": accumulation, "world": world, "whole": True}
+    division = {"accumulation": accumulation, "world": world, "whole_steps": True}
     cut = [lambda: LengthBatches(np.ones(units), np.arange(units), batch_size=size, **division)]
     if units < accumulation * world:
         raises(ValueError, "too few", cut[0])

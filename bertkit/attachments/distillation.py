@@ -72,7 +72,7 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
         predictor = require_torch_model(load_as(task.name, folder), folder)
     except UserError as error:
         raise ModelError(
-            [each._replace(where=f"{WHERE}, {each.where}") for each in error.problems]
+            [problem._replace(where=f"{WHERE}, {problem.where}") for problem in error.problems]
         ) from error
     problems = []
     if predictor.task.name != task.name:
@@ -89,7 +89,8 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
                 problems.append(
                     Problem(WHERE, what, f"Write  task: {{{option}: …}}  with the teacher's value.")
                 )
-    ours, theirs = (each.tokenizer for each in (task, predictor.task))
+    ours = task.tokenizer
+    theirs = predictor.task.tokenizer
     if ours.get_vocab() != theirs.get_vocab():
         what = f"its vocabulary ({len(theirs):,} tokens) differs from the student's ({len(ours):,})"
         problems.append(Problem(WHERE, what, "Use a student with the teacher's vocabulary."))
@@ -108,9 +109,9 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
 def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> None:
     """Try one feature on teacher and student. Raises ModelError where their outputs differ in size."""
     student = Runner(task, model, model.device, "fp32", 1)
-    theirs, ours = (
-        len(soft(each)(features.select([0]))[0]) for each in (teacher.predictor.predict_features, student)
-    )
+    feature = features.select([0])
+    theirs = len(soft(teacher.predictor.predict_features)(feature)[0])
+    ours = len(soft(student)(feature)[0])
     if theirs != ours:
         raise ModelError(
             WHERE,

@@ -33,10 +33,9 @@ class MicroBatchSplit(Attachment):
         return bool(draft.recipe.training.get("auto_find_batch_size"))
 
     def prepare(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
-        known = checkpoint / DIVISION if checkpoint else None
-        self.count = split_factor(
-            trainer, model, loader, read_json(known)["parts"] if known and known.is_file() else 1
-        )
+        division = checkpoint / DIVISION if checkpoint else None
+        parts = read_json(division)["parts"] if division and division.is_file() else 1
+        self.count = split_factor(trainer, model, loader, parts)
 
     def split_batch(self, batch: Batch) -> Iterator[Batch]:
         return split_batch(batch, self.count)

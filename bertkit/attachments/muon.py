@@ -27,8 +27,7 @@ class MuonOptimizer(Attachment):
     def wrap_optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:
         args = trainer.args
         rate = args.muon_learning_rate or args.learning_rate
-        momentum = args.muon_momentum
-        return MuonWith(optimizer, layer_matrices(trainer.model), lr=rate, momentum=momentum)
+        return MuonWith(optimizer, layer_matrices(trainer.model), lr=rate, momentum=args.muon_momentum)
 
 
 class MuonWith(Optimizer):
@@ -43,9 +42,9 @@ class MuonWith(Optimizer):
         """
         groups = []
         for group in other.param_groups:
-            own = [parameter for parameter in group["params"] if parameter in matrices]
+            chosen = [parameter for parameter in group["params"] if parameter in matrices]
             group["params"] = [parameter for parameter in group["params"] if parameter not in matrices]
-            groups.append({"params": own, "weight_decay": group["weight_decay"]})
+            groups.append({"params": chosen, "weight_decay": group["weight_decay"]})
         # Updates as large as AdamW's (Liu et al. 2025, section 2.2), so that both can have the same learning
         # rate.
         muon = Muon(

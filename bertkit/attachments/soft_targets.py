@@ -53,11 +53,11 @@ def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperatu
         return F.mse_loss(student, task.standardised(teacher), reduction="sum")
     labels = first_windows(batch["labels"], batch)
     several = task.kind == "multi-label"
-    each = (losses.binary if several else losses.kl)(student, teacher, temperature)
-    weight = weight_tensor(task.options.class_weights, task.names, each)
+    terms = (losses.binary if several else losses.kl)(student, teacher, temperature)
+    weight = weight_tensor(task.options.class_weights, task.names, terms)
     if weight is None:
-        return each.sum()
-    return (each * (torch.where(labels > 0, weight, 1.0) if several else weight[labels])).sum()
+        return terms.sum()
+    return (terms * (torch.where(labels > 0, weight, 1.0) if several else weight[labels])).sum()
 
 
 def _words(task: TokenClassification, outputs: Any, batch: Batch) -> Tensor:
@@ -81,22 +81,21 @@ def _words_loss(task: TokenClassification, outputs: Any, batch: Batch, temperatu
     if not len(student):
         return student.sum()
     if task.options.head == "softmax":
-        each = losses.kl(student, teacher, temperature)
+        terms = losses.kl(student, teacher, temperature)
     else:
-        sentence, place, mask = pack_sentences(batch)
-        chain = Chain(soft[0, :tags], soft[0, tags], soft[0, tags + 1])
-        student_side, teacher_side = (
-            (
-                scores.new_zeros((*mask.shape, tags)).index_put((sentence, place), scores),
-                task.constrained(own),
-            )
-            for scores, own in ((student, outputs["chain"]), (teacher, chain))
-        )
-        each = losses.chain_cross_entropy(student_side, teacher_side, mask, temperature)[
-            sentence, place
-        ].float()
-    weight = task.weights(each)
-    return each.sum() if weight is None else (each * weight[batch["labels"][present]]).sum()
+        packed = pack_sentences(batch)
+        places = packed[:2]
+        mask = packed[2]
+
+        def side(scores: Tensor, chain: Chain) -> tuple[Tensor, Chain]:
+            table = scores.new_zeros((*mask.shape, tags)).index_put(places, scores)
+            return table, task.constrained(chain)
+
+        student_side = side(student, outputs["chain"])
+        teacher_side = side(teacher, Chain(soft[0, :tags], soft[0, tags], soft[0, tags + 1]))
+        terms = losses.chain_cross_entropy(student_side, teacher_side, mask, temperature)[places].float()
+    weight = task.weights(terms)
+    return terms.sum() if weight is None else (terms * weight[batch["labels"][present]]).sum()
 
 
 def _borders(task: QuestionAnswering, outputs: Any, batch: Batch) -> Tensor:
@@ -117,8 +116,7 @@ def _borders_loss(task: QuestionAnswering, outputs: Any, batch: Batch, temperatu
 def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows."""
     rows = (batch["side"] == 0).sum()
-    texts = len(batch["side"])
-    return losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
+    return losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / len(batch["side"])
 
 
 def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: float) -> Tensor:

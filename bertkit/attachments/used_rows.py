@@ -168,10 +168,8 @@ class UsedRows(nn.Embedding):
     def shrink(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Weight decay of the other rows: a hook that runs after each step of an optimizer."""
         if self.weight.grad is not None:
-            own = next(
-                group for group in optimizer.param_groups if any(p is self.weight for p in group["params"])
-            )
-            self.others.decay.mul_(1 - own["lr"] * own["weight_decay"])
+            group = next(group for group in optimizer.param_groups if _among(group["params"], self.weight))
+            self.others.decay.mul_(1 - group["lr"] * group["weight_decay"])
 
     def extended(self, rows: Tensor, decay: Tensor | float) -> Tensor:
         """Rows from a checkpoint, then the untrained ones x decay, of tokens that the data have only now."""
@@ -237,14 +235,13 @@ def word_embedding(model: Any, args: Arguments) -> nn.Embedding:
         raise ValueError("the model has no word embedding, or an unusual one")
     if not embedding.weight.requires_grad:
         raise ValueError("the word embedding is not trained")
-    if (
-        sum(
-            any(p is embedding.weight for p in module.parameters(recurse=False)) for module in model.modules()
-        )
-        > 1
-    ):
+    if sum(_among(module.parameters(recurse=False), embedding.weight) for module in model.modules()) > 1:
         raise ValueError("the word embedding shares its weights with another part of the model")
     return embedding
+
+
+def _among(parameters: Iterable[Tensor], weight: Tensor) -> bool:
+    return any(parameter is weight for parameter in parameters)
 
 
 def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Tensor:
@@ -258,7 +255,7 @@ def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Te
         for part in columns.iter(FEATURES_AT_A_TIME):
             ids |= {*pc.unique(pc.list_flatten(part["input_ids"])).to_pylist()}
     return torch.tensor(
-        sorted(each for each in ids if each < rows)
+        sorted(number for number in ids if number < rows)
     )  # a model may not know all special tokens
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -21,6 +21,16 @@ UNIT = "unit"  # of a batch: the number of each feature's unit; features of a un
 SIMILAR = 1.01  # lengths whose ratio is below it count as equal to a token budget
 MAX_PADDING = 0.02  # share of a micro-batch by tokens; a micro-batch with more ends early
 POOL = 128  # steps sorted by length together: padding stays near 1 %, order stays random
+
+
+class Division(TypedDict, total=False):
+    """How a step is divided: arguments of `Batches`."""
+
+    accumulation: int
+    world: int
+    rank: int
+    seed: int
+    whole_steps: bool
 
 
 class Batches(Sampler[list[int]], ABC):
@@ -41,19 +51,19 @@ class Batches(Sampler[list[int]], ABC):
         world: int = 1,
         rank: int = 0,
         seed: int = 0,
-        whole: bool = False,
+        whole_steps: bool = False,
     ) -> None:
         """lengths, units: for each feature its number of tokens and the unit that it belongs to.
 
-        whole: each step has `accumulation` micro-batches of every process, the last one too. Raises
+        whole_steps: each step has `accumulation` micro-batches of every process, the last one too. Raises
         ValueError where there are too few units.
         """
-        _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
+        self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)[1:]
         self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
         self.world = world
         self.rank = rank
         self.accumulation = accumulation
-        self.whole = whole
+        self.whole_steps = whole_steps
         self.seed = seed
         self.epoch = 0
 
@@ -99,10 +109,14 @@ class LengthBatches(Batches):
     may be smaller.
     """
 
-    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: Any) -> None:
+    def __init__(
+        self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: Unpack[Division]
+    ) -> None:
         super().__init__(lengths, units, **division)
         self.step = batch_size * self.accumulation * self.world
-        self.sizes = _micro_sizes(len(self.starts), batch_size, self.accumulation, self.world, self.whole)
+        self.sizes = _micro_sizes(
+            len(self.starts), batch_size, self.accumulation, self.world, self.whole_steps
+        )
 
     def _epoch(self, rng: np.random.Generator) -> list[np.ndarray]:
         order = rng.permutation(len(self.starts))
@@ -130,7 +144,9 @@ class TokenBatches(Batches):
     them, whatever their rows: two processes take the same steps as accumulation over two.
     """
 
-    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, tokens: int, **division: Any) -> None:
+    def __init__(
+        self, lengths: ArrayLike, units: ArrayLike, *, tokens: int, **division: Unpack[Division]
+    ) -> None:
         super().__init__(lengths, units, **division)
         similar = np.floor(np.log(np.maximum(self.lengths, 1)) / np.log(SIMILAR)).astype(np.int64)
         longest = np.ones(similar.max() + 1, dtype=np.int64)
@@ -139,7 +155,7 @@ class TokenBatches(Batches):
         self.kinds = self.counts - similar * (self.counts.max() + 1)
         self.order = np.argsort(self.kinds, kind="stable")
         sizes = _cut(longest[similar[self.order]], self.counts[self.order], tokens)
-        self.sizes = _evened(sizes, self.accumulation, self.world, self.whole)
+        self.sizes = _evened(sizes, self.accumulation, self.world, self.whole_steps)
 
     def _epoch(self, rng: np.random.Generator) -> list[np.ndarray]:
         order = rng.permutation(len(self.starts))
@@ -154,7 +170,7 @@ class TokenBatches(Batches):
 
 
 def batches_of(
-    task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Any
+    task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Unpack[Division]
 ) -> Batches:
     """The batches of a task's features: of so many units, or of at most `tokens` slots. Raises ValueError."""
     lengths = numbers(features, "length")
@@ -178,15 +194,16 @@ def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
         return bool(slots > tokens or real[end] - real[start] < (1 - MAX_PADDING) * slots)
 
     while start < len(lengths):
-        end = bisect_left(range(start + 2, len(lengths) + 1), True, key=too_large) + start + 1
-        sizes.append(end - start)
-        start = end
+        ends = range(start + 2, len(lengths) + 1)  # of two units, three, …; one is never too large
+        size = 1 + bisect_left(ends, True, key=too_large)
+        sizes.append(size)
+        start += size
     return sizes
 
 
-def _evened(sizes: list[int], accumulation: int, world: int, whole: bool) -> list[int]:
+def _evened(sizes: list[int], accumulation: int, world: int, whole_steps: bool) -> list[int]:
     """Halve the largest micro-batches until there are whole steps, or at least as many for every process."""
-    for multiple in (accumulation * world, *(() if whole else (world,))):
+    for multiple in (accumulation * world, *(() if whole_steps else (world,))):
         wanted = -(-len(sizes) // multiple) * multiple
         if wanted <= sum(sizes):
             while len(sizes) < wanted:
@@ -196,21 +213,21 @@ def _evened(sizes: list[int], accumulation: int, world: int, whole: bool) -> lis
     raise ValueError(f"{sum(sizes)} rows are too few for {world} processes")
 
 
-def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, whole: bool) -> list[int]:
+def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, whole_steps: bool) -> list[int]:
     """The number of units of each micro-batch: whole steps, then the rest; as many for each process, none
     empty.
     """
     steps, rest = divmod(units, batch_size * accumulation * world)
     if (
-        0 < rest < (world * accumulation if whole else world)
+        0 < rest < (world * accumulation if whole_steps else world)
     ):  # too few for the last step: they join the one before
         if not steps:
             raise ValueError(f"{units} rows are too few for {world} processes")
-        steps = steps - 1
-        rest = rest + batch_size * accumulation * world
+        steps -= 1
+        rest += batch_size * accumulation * world
     # Never more than `accumulation`, which Trainer would take for two steps.
     fewest = min(-(-rest // (world * batch_size)), rest // world, accumulation)
-    micro = world * (accumulation if whole and rest else fewest)
+    micro = world * (accumulation if whole_steps and rest else fewest)
     last = [rest // micro + (index < rest % micro) for index in range(micro)]
     return [batch_size] * (steps * accumulation * world) + last
 

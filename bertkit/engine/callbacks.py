@@ -42,11 +42,9 @@ class Progress(TrainerCallback):
     def _done(self, state: Any) -> tuple[int, int]:
         """How much is done, and of how much: steps, or seconds of the budget."""
         budget = self.clock.budget
-        return (
-            (state.global_step, state.max_steps)
-            if budget is None
-            else (round(self.clock.elapsed), round(budget))
-        )
+        if budget is None:
+            return state.global_step, state.max_steps
+        return round(self.clock.elapsed), round(budget)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.started = time.monotonic()
@@ -142,10 +140,12 @@ class Shutdown(TrainerCallback):
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
-            numbers = (signal.SIGINT, signal.SIGTERM)
             # A signal that a shell made its background jobs ignore stays ignored.
-            handled = [each for each in numbers if signal.getsignal(each) not in (signal.SIG_IGN, None)]
-            self.previous = {number: signal.signal(number, self._receive) for number in handled}
+            self.previous = {
+                number: signal.signal(number, self._receive)
+                for number in (signal.SIGINT, signal.SIGTERM)
+                if signal.getsignal(number) not in (signal.SIG_IGN, None)
+            }
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self.previous.items():
@@ -156,11 +156,10 @@ class Shutdown(TrainerCallback):
         self.signal = number
         self.__exit__()
         if processes.first():
-            what = (
+            logger.warning(
                 "interrupted: finishing this step and saving a checkpoint; press Ctrl-C again to exit "
                 "immediately"
             )
-            logger.warning(what)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.agreed_signal = self.signal
@@ -184,8 +183,8 @@ class Shutdown(TrainerCallback):
         """End as the signal demands. Raises KeyboardInterrupt or SystemExit."""
         if processes.first():
             steps = "" if state.max_steps == ENDLESS else f" of {state.max_steps}"
-            then = "a resumed run continues from there"
-            logger.warning("stopped after step %d%s; %s", state.global_step, steps, then)
+            what = "stopped after step %d%s; a resumed run continues from there"
+            logger.warning(what, state.global_step, steps)
         if signal.SIGINT in (self.agreed_signal, self.signal):
             raise KeyboardInterrupt
         sys.exit(128 + signal.SIGTERM)

@@ -155,9 +155,9 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         {name: plain.pop(name).detach().cpu().contiguous() for name in names},
         folder / "optimizer.safetensors",
     )
-    rest = {"plain": plain, "scheduler": scheduler.state_dict()}
+    states = {"scheduler": scheduler.state_dict(), "scaler": scaler.state_dict() if scaler else None}
     # A plateau schedule holds infinity, which Python's JSON reads back.
-    write_text(folder / OPTIMIZER, json.dumps({**rest, "scaler": scaler.state_dict() if scaler else None}))
+    write_text(folder / OPTIMIZER, json.dumps({"plain": plain, **states}))
 
 
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) -> None:
@@ -168,13 +168,14 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         name: value.clone() for name, value in load_file(folder / "optimizer.safetensors").items()
     }  # aligned
     for key, value in {**tensors, **rest["plain"]}.items():
-        part, index, name = key.split(".", 2)
+        part, entry = key.split(".", 1)
+        index, name = entry.split(".", 1)
         parts[part].setdefault(int(index), {})[name] = value
     groups = [group for _, group in sorted(parts["groups"].items())]
-    own = optimizer.param_groups  # which may be without what the optimizer adds to them in its first step
-    if len(own) != len(groups) or any(
-        len(one["params"]) != len(saved["params"]) or one.keys() - saved.keys()
-        for one, saved in zip(own, groups, strict=True)
+    current = optimizer.param_groups  # which may be without what the optimizer adds to them in its first step
+    if len(current) != len(groups) or any(
+        len(group["params"]) != len(saved["params"]) or group.keys() - saved.keys()
+        for group, saved in zip(current, groups, strict=True)
     ):
         raise other_optimizer(folder)
     optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
@@ -194,12 +195,14 @@ def other_optimizer(folder: Path) -> ModelError:
 
 def save_random(folder: Path, rank: int) -> None:
     """Write this process's random states: Python's, numpy's, torch's (CPU and accelerator)."""
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    tensors = {"torch": torch.get_rng_state(), "numpy": torch.from_numpy(np.asarray(keys).astype(np.int64))}
+    state = np.random.get_state(legacy=False)
+    keys = state["state"]["key"]
+    tensors = {"torch": torch.get_rng_state(), "numpy": torch.from_numpy(keys.astype(np.int64))}
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is not None:
         tensors[accelerator.type] = torch.get_device_module(accelerator).get_rng_state()
-    plain = {"python": random.getstate(), "numpy": [name, int(position), int(has_gauss), float(cached)]}
+    numpy = [state["bit_generator"], state["state"]["pos"], state["has_gauss"], state["gauss"]]
+    plain = {"python": random.getstate(), "numpy": numpy}
     save_file(tensors, folder / f"random-{rank}.safetensors")
     write_json(folder / f"random-{rank}.json", plain)
 
@@ -208,10 +211,10 @@ def load_random(folder: Path, rank: int) -> None:
     """Restore what `save_random` wrote."""
     tensors = load_file(folder / f"random-{rank}.safetensors")
     plain = read_json(folder / f"random-{rank}.json")
-    version, state, gauss = plain["python"]
-    random.setstate((version, tuple(state), gauss))
-    name, position, has_gauss, cached = plain["numpy"]
-    np.random.set_state((name, tensors["numpy"].numpy().astype(np.uint32), position, has_gauss, cached))
+    version, *state = plain["python"]
+    random.setstate((version, tuple(state[0]), state[1]))
+    name, *rest = plain["numpy"]
+    np.random.set_state((name, tensors["numpy"].numpy().astype(np.uint32), *rest))
     torch.set_rng_state(tensors["torch"])
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is not None and accelerator.type in tensors:

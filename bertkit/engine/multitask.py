@@ -54,7 +54,7 @@ class MixedBatches(Sampler[list[int]]):
         self.tasks = tasks
         self.run = run
         self.offsets = np.cumsum([0, *features[:-1]]).tolist()
-        self.counts = shares([len(each) // run for each in tasks], mixing)
+        self.counts = shares([len(batches) // run for batches in tasks], mixing)
         self.seed = seed
         self.epoch = 0
 
@@ -67,7 +67,7 @@ class MixedBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = np.repeat(np.arange(len(self.tasks)), self.counts)
-        streams = [self._stream(*each) for each in zip(self.tasks, self.counts, strict=True)]
+        streams = [*map(self._stream, self.tasks, self.counts)]
         for task in np.random.default_rng((self.seed, self.epoch)).permutation(order).tolist():
             for batch in islice(streams[task], self.run):
                 yield [self.offsets[task] + index for index in batch]
@@ -120,8 +120,9 @@ class MixedExamples(torch.utils.data.Dataset[Any]):
         return draws
 
     def __getitems__(self, indices: list[int]) -> dict[str, Any]:
-        ((name, own),) = self.split(indices).items()
-        columns = self.tasks[name].examples(self.features[name], own, (self.batches.seed, self.batches.epoch))
+        ((name, rows),) = self.split(indices).items()
+        draw = self.batches.seed, self.batches.epoch
+        columns = self.tasks[name].examples(self.features[name], rows, draw)
         return {**self.collate[name](columns), TASK: name}
 
 
@@ -222,4 +223,4 @@ class MultiTask:
         return tuple(counted * place for place in self._at(name))
 
     def _at(self, name: str) -> list[float]:
-        return [float(name == each) for each in self.tasks]
+        return [float(name == task) for task in self.tasks]

@@ -55,10 +55,10 @@ def require_own_format(folder: Path) -> None:
     try:
         state = TrainerState.load_from_json(str(folder / STATE))
         optimizer = read_json(folder / OPTIMIZER)
-        known = state.global_step == step_of(folder) and set(optimizer) == {"plain", "scheduler", "scaler"}
+        readable = state.global_step == step_of(folder) and set(optimizer) == {"plain", "scheduler", "scaler"}
     except (OSError, TypeError, ValueError, UserError):  # TypeError: a field that transformers does not know
-        known = False
-    if not known:
+        readable = False
+    if not readable:
         raise ModelError(
             folder,
             "was written by another version of bertkit or transformers, in a format that this one does not "
@@ -78,16 +78,21 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     if not weights.is_file():
         raise ModelError(folder, f"has no {weights.name}: peft is not what it was written with", AS_STARTED)
     whole = model.state_dict()
-    own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
+    trained = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
     not_saved = (
-        whole.keys() - own.keys()
+        whole.keys() - trained.keys()
     )  # with LoRA; peft may have written an embedding of these all the same
     with safe_open(weights, "pt") as file:
         saved = {name: file.get_slice(name).get_shape() for name in {*file.keys()} - not_saved}
-    stored = {own[name].data_ptr() for name in own.keys() & saved.keys()}
-    shapes = {name: [*own[name].shape] for name in own if name in saved or own[name].data_ptr() not in stored}
+    stored = {trained[name].data_ptr() for name in trained.keys() & saved.keys()}
+    shapes = {
+        name: [*weight.shape]
+        for name, weight in trained.items()
+        if name in saved or weight.data_ptr() not in stored
+    }
     for name in sorted(saved.keys() | shapes.keys()):
-        before, now = (each.get(name, "absent") for each in (saved, shapes))
+        before = saved.get(name, "absent")
+        now = shapes.get(name, "absent")
         if before != now:
             raise ModelError(
                 folder, f"the weight {name} was {before} when it was written, and is {now} now", AS_STARTED

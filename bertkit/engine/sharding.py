@@ -23,19 +23,17 @@ def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Ar
     Process r of n runs the batches r, r + n, …: they are sorted by length, so all have about the same work.
     Raises UserError where another process has ended, or has other batches.
     """
-    rank = distributed.get_rank()
-    world = distributed.get_world_size()
     # Exchanged as safetensors, so that nothing is unpickled. `save` needs contiguous arrays, but does not
     # check for it.
     ours = {
         f"{number}/{name}": np.ascontiguousarray(values)
-        for number in range(rank, len(batches), world)
+        for number in range(distributed.get_rank(), len(batches), distributed.get_world_size())
         for name, values in run(batches[number]).items()
     }
     results: list[Arrays] = [{} for _ in batches]
     for content in _exchange(save(ours), len(batches)):
         for path, values in load(content).items():
-            number, _, name = path.partition("/")
+            number, name = path.split("/", 1)
             results[int(number)][name] = values
     return results
 
@@ -48,7 +46,7 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
     fix = "See the messages above; it may have run out of memory."
     with translated(RuntimeError, UserError, "", "another process has ended", fix):
         distributed.all_gather(heads, head)
-        sizes, counts = zip(*(each.tolist() for each in heads), strict=True)
+        sizes, counts = torch.stack(heads).T.tolist()
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
         padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
         gathered = [torch.empty_like(padded) for _ in sizes]
@@ -57,4 +55,4 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
         raise UserError(
             "", "the processes read different rows", "Data and model must be the same on every machine."
         )
-    return [each[:size].cpu().numpy().tobytes() for each, size in zip(gathered, sizes, strict=True)]
+    return [part[:size].cpu().numpy().tobytes() for part, size in zip(gathered, sizes, strict=True)]

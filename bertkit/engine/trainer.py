@@ -60,13 +60,13 @@ class Trainer(CheckpointTrainer):
         super().__init__(model=data.model, args=args, eval_dataset=data.validation, callbacks=list(callbacks))
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.data = data
-        self.attachments = [copy(each) for each in attachments]
+        self.attachments = [*map(copy, attachments)]
         self.learner = data.learner
         self.loss: Loss = lambda outputs, batch, _: self.learner.loss(
             outputs, batch, args.label_smoothing_factor
         )
-        for each in self.attachments:
-            self.loss = each.wrap_loss(self.loss)
+        for attachment in self.attachments:
+            self.loss = attachment.wrap_loss(self.loss)
         self.clock = clock or Clock()
         self.add_callback(self.clock)
 
@@ -95,8 +95,8 @@ class Trainer(CheckpointTrainer):
         if self.optimizer is not None:
             return self.optimizer
         optimizer: Any = super().create_optimizer(model)
-        for each in self.attachments:
-            optimizer = self.optimizer = each.wrap_optimizer(optimizer, self)
+        for attachment in self.attachments:
+            optimizer = self.optimizer = attachment.wrap_optimizer(optimizer, self)
         trained: Any = self.model
         for part, factor in self.learner.learning_rate_factors.items():
             words = set(part.split("."))
@@ -106,24 +106,24 @@ class Trainer(CheckpointTrainer):
             for group in list(optimizer.param_groups):
                 if chosen := [p for p in group["params"] if p in fast]:
                     group["params"] = [p for p in group["params"] if p not in fast]
-                    own = {"params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
-                    optimizer.add_param_group({**group, **own})
+                    changes = {"params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
+                    optimizer.add_param_group({**group, **changes})
         return optimizer
 
     def _finalize_training(self, *args: Any, **named: Any) -> Any:
-        for each in self.attachments:
-            each.finish(self.model)
+        for attachment in self.attachments:
+            attachment.finish(self.model)
         return super()._finalize_training(*args, **named)  # type: ignore[no-untyped-call]
 
     def checkpoint_files(self) -> Iterator[tuple[str, Any]]:
         yield CLOCK, {"seconds": self.clock.elapsed}
-        for each in self.attachments:
-            yield from each.save_files().items()
+        for attachment in self.attachments:
+            yield from attachment.save_files().items()
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)
-        for each in self.attachments if checkpoint_folder else ():
-            each.restore_optimizer(self.optimizer)
+        for attachment in self.attachments if checkpoint_folder else ():
+            attachment.restore_optimizer(self.optimizer)
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
@@ -131,8 +131,8 @@ class Trainer(CheckpointTrainer):
         prepared = super()._prepare_for_training(  # type: ignore[no-untyped-call]
             max_steps, train_dataloader, resume_from_checkpoint
         )
-        for each in self.attachments:
-            each.prepare(self, prepared[0], train_dataloader, _path(resume_from_checkpoint))
+        for attachment in self.attachments:
+            attachment.prepare(self, prepared[0], train_dataloader, _path(resume_from_checkpoint))
         return prepared
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -150,8 +150,8 @@ class Trainer(CheckpointTrainer):
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
         checkpoint = _path(resume_from_checkpoint)
-        for each in self.attachments:
-            each.start(self, checkpoint)
+        for attachment in self.attachments:
+            attachment.start(self, checkpoint)
         self.clock.start(read_json(checkpoint / CLOCK)["seconds"] if checkpoint else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
         try:
@@ -180,8 +180,7 @@ class Trainer(CheckpointTrainer):
             follow(self.lr_scheduler, progress)
         collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self.learner.scheduled(batch, progress) for batch in collated]
-        terms = self.accelerator.reduce(self.terms(batches), "sum")
-        return batches, terms
+        return batches, self.accelerator.reduce(self.terms(batches), "sum")
 
     def terms(self, batches: Sequence[Any]) -> torch.Tensor:
         """The count of these micro-batches' loss terms, `()` or `(tasks,)`."""
@@ -199,8 +198,8 @@ class Trainer(CheckpointTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         parts = [inputs]
-        for each in self.attachments:
-            parts = [smaller for part in parts for smaller in each.split_batch(part)]
+        for attachment in self.attachments:
+            parts = [smaller for part in parts for smaller in attachment.split_batch(part)]
         losses = []
         for part in parts:  # processes exchange gradients once
             with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
@@ -217,10 +216,10 @@ class Trainer(CheckpointTrainer):
     def _rows_of_step(self) -> str:
         """The locations of the current step's rows, for messages."""
         micro = self.args.gradient_accumulation_steps
-        start = self.state.global_step % -(-len(self.batches) // micro) * micro
+        steps = math.ceil(len(self.batches) / micro)  # of an epoch
+        start = self.state.global_step % steps * micro
         indices = [index for batch in islice(self.batches, start, start + micro) for index in batch]
-        rows = self.data.row_locations(self.batches, indices)
-        return listed(rows, MAX_ROWS_SHOWN)
+        return listed(self.data.row_locations(self.batches, indices), MAX_ROWS_SHOWN)
 
     def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
         """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""

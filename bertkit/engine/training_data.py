@@ -8,12 +8,12 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, Unpack, final
 
 import torch
 from datasets import Dataset
 
-from bertkit.engine.batching import Batches, Examples, batches_of
+from bertkit.engine.batching import Batches, Division, Examples, batches_of
 from bertkit.engine.multitask import MixedBatches, MixedExamples, MultiTask, SharedEncoder
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation.intervals import Scores, mean
@@ -61,7 +61,7 @@ class TaskData:
         """Each task, and its training features."""
         return [(self.learner, self.features)]
 
-    def batches(self, size: int, **division: int) -> Batches:
+    def batches(self, size: int, **division: Unpack[Division]) -> Batches:
         """The batch sampler. size: rows of a micro-batch."""
         return batches_of(self.learner, self.features, size, self.tokens, **division)
 
@@ -141,8 +141,12 @@ class MixedData:
 
     def row_locations(self, batches: MixedBatches, indices: Sequence[int]) -> Sequence[str]:
         """The locations of the rows of these features, for messages."""
-        own = self.examples(batches).split(indices)
-        return [each for name in own for each in self.parts[name].row_locations(batches, own[name])]
+        features = self.examples(batches).split(indices)
+        return [
+            place
+            for name, part_indices in features.items()
+            for place in self.parts[name].row_locations(batches, part_indices)
+        ]
 
     def evaluate(self, model: Any, metric: str | None, rows: Any = None) -> Scores:
         """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their
@@ -151,17 +155,18 @@ class MixedData:
         scores = dict[str, float | None]()
         headlines = dict[str, float | None]()
         for name in self.validation:
-            own = self.parts[name].evaluate(self.model.of(name), self.headlines[name])
-            scores |= {f"{name}/{metric}": score for metric, score in own.items()}
-            headlines[name] = own[self.headlines[name]]
+            headline = self.headlines[name]
+            of_task = self.parts[name].evaluate(model.of(name), headline)
+            scores |= {f"{name}/{key}": score for key, score in of_task.items()}
+            headlines[name] = of_task[headline]
         return {**scores, **headlines, MEAN: mean(headlines.values())}
 
     def models(self, model: Any) -> Json:
         """The trained model of each task; of one task, whose name is empty, the model itself."""
-        each = {name: model.of(name) for name in self.parts}
+        models = {name: model.of(name) for name in self.parts}
         if self.lora:  # adapters are merged into the encoder, once for each
-            return {name: copy.deepcopy(own) for name, own in each.items()}
-        return each
+            return {name: copy.deepcopy(part) for name, part in models.items()}
+        return models
 
 
 TrainingData: TypeAlias = TaskData | MixedData
@@ -179,12 +184,15 @@ def mixed_batches(
     """The batches of one process. size: rows of a micro-batch. Raises DataError where a task has too few
     rows.
     """
-    each = list[Batches]()
+    batches = list[Batches]()
     problems = list[Problem]()
     for name, (task, features) in parts.items():
         try:
-            cut = batches_of(task, features, size, tokens, accumulation=accumulation, whole=True, **division)
-            each.append(cut)
+            batches.append(
+                batches_of(
+                    task, features, size, tokens, accumulation=accumulation, whole_steps=True, **division
+                )
+            )
         except ValueError:
             what = f"too few training rows for a step of {accumulation} micro-batches in each process"
             problems.append(
@@ -194,7 +202,7 @@ def mixed_batches(
         raise DataError(problems)
     weights = mixing if isinstance(mixing, str) else [mixing[name] for name in parts]
     return MixedBatches(
-        each,
+        batches,
         [len(features) for _, features in parts.values()],
         weights,
         run=accumulation,

@@ -84,17 +84,19 @@ def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) 
         and name not in metrics
         and name.partition("/")[0] + "/" not in metrics
     ):
-        known = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
-        what = f"the task has no metric {short_repr(name)}{did_you_mean(name, known)}"
-        own = "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])"
-        yield KeyProblem(path, what, f"known here: {', '.join(known)}; {own}")
+        names = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
+        what = f"the task has no metric {short_repr(name)}{did_you_mean(name, names)}"
+        fix = "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])"
+        yield KeyProblem(path, what, f"known here: {', '.join(names)}; {fix}")
 
 
 def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
     model = data.get("model", {})
     rows = data.get("data", {})
     distillation = data.get("distillation") or {}
-    name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
+    name = model.get("name") is not None
+    config = model.get("config") is not None
+    tokenizer = model.get("tokenizer") is not None
     stride = task.get("stride", 0)
     max_length = model.get("max_length", math.inf)
     readers = [reader for _, text in texts_in(rows.get("source")) for reader in by_suffix(suffix_of(text))]
@@ -191,7 +193,7 @@ def _loss_rules(task: Json, training: Json, options: type[TaskOptions] | None) -
     yield several, "task.cutoffs", f"has no meaning for kind {kind}", "remove it, or write task.thresholds"
     for applies, what, fix in (
         (kind in ("multi-label", "regression"), f"task.kind {kind}", "smoothing is for single-label"),
-        *((True, *each) for each in (unsmoothed,) if each),
+        *([(True, *unsmoothed)] if unsmoothed else []),
         (task.get("head") == "crf", "task.head crf", "smoothing is for head: softmax"),
     ):
         smooth = applies and training.get("label_smoothing_factor")
@@ -321,9 +323,9 @@ def _schedule_rules(training: Json) -> Iterator[_Rule]:
         what = "is a share of all steps, whose number a budget of time does not fix"
         yield by_time and (training.get(key) or 1) < 1, f"training.{key}", what, "write a number of steps"
     ends = {"num_train_epochs": "num_train_epochs" in training, "max_steps": training.get("max_steps", 0) > 0}
-    for key, given in ends.items():
+    for key, stated in ends.items():
         fix = f"remove it (~training.{key} on the command line), or remove `budget`"
-        yield by_time and given, f"training.{key}", "`budget` says when the training ends", fix
+        yield by_time and stated, f"training.{key}", "`budget` says when the training ends", fix
     by_steps = training.get("lr_scheduler_type") == "inverse_sqrt"
     what = "inverse_sqrt depends on the number of steps alone, and does not end with `budget`"
     yield (
@@ -358,11 +360,11 @@ def _method_rules(
 
 
 def _check_labels(task: Json) -> Iterator[KeyProblem]:
-    given = task.get("labels")
-    if not given:
+    stated = task.get("labels")
+    if not stated:
         return
-    labels = list(given.values()) if isinstance(given, dict) else given
-    for label, count in Counter(labels).items() if isinstance(given, list) else ():
+    labels = list(stated.values()) if isinstance(stated, dict) else stated
+    for label, count in Counter(labels).items() if isinstance(stated, list) else ():
         if count > 1:
             yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "keep one")
     for key in ("class_weights", "thresholds", "cutoffs"):

@@ -92,13 +92,13 @@ class Sections(Section):
 
     @field_validator("training")
     @classmethod
-    def _fill_defaults(cls, given: Json, info: ValidationInfo) -> Json:
-        """The values that are not given."""
+    def _fill_defaults(cls, stated: Json, info: ValidationInfo) -> Json:
+        """The values that are not stated."""
         by_tokens = info.data.get("batching") is not None
-        known = _training_defaults(info.data.get("task"))
-        without = {*(ROWS if by_tokens else ()), *(["num_train_epochs"] if given.get("budget") else [])}
-        defaults = {name: value for name, value in known.items() if name not in without}
-        return Training({**defaults, **_saving(given), **given}, given)
+        defaults = _training_defaults(info.data.get("task"))
+        for name in (*(ROWS if by_tokens else ()), *(["num_train_epochs"] if stated.get("budget") else [])):
+            defaults.pop(name, None)
+        return Training({**defaults, **_saving(stated), **stated}, stated)
 
 
 def _training_defaults(task: TaskOptions | None) -> Json:

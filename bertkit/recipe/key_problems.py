@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Report:
     def raise_if_any(self) -> None:
         """Raises RecipeError with every problem, in the order of the file, overrides last."""
         if self._problems:
-            ordered = [problem for _, problem in sorted(self._problems, key=lambda each: each[0])]
+            ordered = [problem for _, problem in sorted(self._problems, key=itemgetter(0))]
             rest = len(ordered) - MAX_PROBLEMS
             more = [Problem(self.name, f"and {counted(rest, 'more problem')}")] if rest > 0 else []
             raise RecipeError(ordered[:MAX_PROBLEMS] + more)

@@ -59,7 +59,7 @@ def apply_overrides(data: Json, overrides: Sequence[str], report: Report) -> Non
 
 def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
     """Apply one override; returns what is wrong with it, and a fix, if it cannot be applied."""
-    left, equals, value = override.partition("=")
+    left, *values = override.split("=", 1)
     delete = left.strip().startswith("~")
     path = tuple(word.strip() for word in left.strip().removeprefix("~").split("."))
     if re.search(r"[\ud800-\udfff]", override):
@@ -68,9 +68,9 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
         return "no key", "write key=value, key.sub=value or ~key"
     if len(path) > MAX_DEPTH:
         return f"more than {MAX_DEPTH} levels deep", ""
-    if delete and equals:
+    if delete and values:
         return "a deletion has no value", f"write ~{dotted(path)}"
-    if not delete and not equals:
+    if not delete and not values:
         return "no `=`", f"write {dotted(path)}=value, or ~{dotted(path)} to delete it"
     for depth, key in enumerate(path[:-1], start=1):
         here = dotted(path[:depth])
@@ -85,7 +85,7 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
         data = data[key]
     if delete and path[-1] not in data:
         return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", ""
-    document = parse("" if delete else value)
+    document = parse("".join(values))
     if delete:
         del data[path[-1]]
     else:

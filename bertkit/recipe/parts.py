@@ -116,7 +116,9 @@ def _check_several(sections: Json) -> Iterator[KeyProblem]:
         yield KeyProblem((name,), "has no place in a recipe of several tasks", _OF_ONE[name])
     invalid = validate(Several, {name: v for name, v in sections.items() if name not in (*SHARED, *_OF_ONE)})
     yield from (problem for problem in invalid if not {*problem.path[2:3]} & {*_OWN, *_OF_PART})
-    entries, training, mixing = (mapping(sections.get(name)) for name in ("tasks", "training", "mixing"))
+    entries = mapping(sections.get("tasks"))
+    training = mapping(sections.get("training"))
+    mixing = mapping(sections.get("mixing"))
     for name, entry in entries.items():
         task = mapping(mapping(entry).get("task"))
         if not _NAME.fullmatch(name) or name.lower() in _RESERVED:
@@ -124,7 +126,7 @@ def _check_several(sections: Json) -> Iterator[KeyProblem]:
             fix = f"letters, digits, - and _, at most 64, and not one of {', '.join(_RESERVED)}"
             yield KeyProblem(("tasks", name), what, fix)
         if (kind := find_task(task.get("name"))) and not kind.shares_encoder:
-            fix = f"known here: {', '.join(each.name for each in all_tasks() if each.shares_encoder)}"
+            fix = f"known here: {', '.join(other.name for other in all_tasks() if other.shares_encoder)}"
             yield KeyProblem(("tasks", name, "task", "name"), f"{kind.name} is trained by itself", fix)
         if task.get("method") is not None:
             what = "several tasks are trained in one way, by fine-tuning everything"
@@ -158,10 +160,10 @@ def _check_one(
     homes = SCRIPTS | {key: names[0] for key, names in sections_of_keys(kind).items() if not names[1:]}
     invalid = validate(Sections, data, {"task": kind}, homes)
     # without a task its options cannot be checked
-    problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
+    problems += [problem for problem in invalid if not problems or problem.path[:1] != ("task",)]
     if isinstance(data.get("training"), dict):
         problems += check_training(data["training"], homes)
-    bad = {each.path for each in problems} | ({("task",)} if options is None else set())
+    bad = {problem.path for problem in problems} | ({("task",)} if options is None else set())
     clean = without(data, bad)
     settings = {
         **clean,
@@ -169,7 +171,7 @@ def _check_one(
         "task": vars(kind.model_construct(**clean.get("task", {}))),
     }
     contradictions = check_settings(settings, options, own_metrics)
-    problems += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
+    problems += [problem for problem in contradictions if not {problem.path, problem.path[:1]} & bad]
     if best := clean.get("training", {}).get("metric_for_best_model"):
         clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
     paths = resolve_paths(clean, lambda path: report.folder(place(path)), must_exist=check_files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from pydantic import PrivateAttr
 
@@ -40,8 +40,7 @@ class Recipe(Sections):
     """
 
     def __init__(self, **sections: Any) -> None:
-        stated, *_ = _source(read(sections, several=False))
-        super().__init__(**stated)
+        super().__init__(**_source(read(sections, several=False)).stated)
 
     def with_(self, *overrides: str, **values: Any) -> Recipe:
         """A recipe with changes, checked again: `key.sub=value` as on the command line, or as `bertkit.train`
@@ -102,7 +101,9 @@ def read(
     cannot be read."""
     if isinstance(source, AnyRecipe if several else Recipe) and data is None and not values and not overrides:
         return source
-    stated, rows, report = _source(source)
+    origin = _source(source)
+    stated = origin.stated
+    report = origin.report
     plain, more = plain_sections(values if data is None else {"data": data, **values})
     fill_sections(stated, plain, report)
     apply_overrides(stated, overrides, report)
@@ -111,7 +112,7 @@ def read(
         report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
         report.raise_if_any()
     checked = check_parts(stated, report, check_files, own_metrics)
-    for name, splits in {**rows, **more}.items():
+    for name, splits in {**origin.rows, **more}.items():
         if splits:
             checked[name]["data"] |= store_rows(splits)
     parts = {}
@@ -171,9 +172,10 @@ def copied(source: str | Path, target: Path) -> str:
     """The text of a recipe for the file `target`: its relative paths name what they name now. Raises
     RecipeError.
     """
-    stated, _, report = _source(source)
-    sections = without(stated, set())
-    check_parts(stated, report, check_files=False, own_metrics=True)
+    origin = _source(source)
+    report = origin.report
+    sections = without(origin.stated, set())
+    check_parts(origin.stated, report, check_files=False, own_metrics=True)
     home = os.path.abspath(target.parent)
     paths = dict[KeyPath, str]()
     entries: list[tuple[KeyPath, Json]] = [((), sections)]
@@ -191,7 +193,7 @@ def copied(source: str | Path, target: Path) -> str:
 
 def tasks_of_recipe(file: Path) -> list[str]:
     """The names of the tasks that a recipe file has, in their order; of a recipe of one task, none."""
-    return [*mapping(_source(file)[0].get("tasks"))]
+    return [*mapping(_source(file).stated.get("tasks"))]
 
 
 def parse_data_spec(data: Record, overrides: Sequence[str] = ()) -> DataSpec:
@@ -202,7 +204,7 @@ def parse_data_spec(data: Record, overrides: Sequence[str] = ()) -> DataSpec:
     report = Report("")
     apply_overrides(section, overrides, report)
     problems = validate(_DataOnly, section)
-    clean = without(section, {each.path for each in problems})
+    clean = without(section, {problem.path for problem in problems})
     report.add(*problems, *format_problems(clean), *resolve_paths(clean, report.folder))
     report.raise_if_any()
     return _DataOnly.model_validate(clean).data
@@ -241,11 +243,17 @@ class _DataOnly(Section):
     data: DataSpec
 
 
-def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
-    """What a source of `read` states, as plain data; the rows among it, by task and split; and what is wrong
-    so far.
+class _Source(NamedTuple):
+    """A source of `read`."""
 
-    A file is read once: it may be a pipe. Raises RecipeError where it cannot be read.
+    stated: Json  # as plain data
+    rows: dict[str, Mapping[str, Rows]]  # by task and split
+    report: Report  # what is wrong so far
+
+
+def _source(source: Any) -> _Source:
+    """What a source states. A file is read once: it may be a pipe. Raises RecipeError where it cannot be
+    read.
     """
     if isinstance(source, AnyRecipe):
         stated = source.model_dump(exclude_unset=True)
@@ -253,9 +261,9 @@ def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
             stated["training"] = {
                 name: source.training[name] for name in source.training if name in source.training.stated
             }
-        return stated, {}, Report("")
+        return _Source(stated, {}, Report(""))
     if isinstance(source, Mapping):
-        return *plain_sections(source), Report("")
+        return _Source(*plain_sections(source), Report(""))
     if not isinstance(source, str | Path):
         raise RecipeError(
             "",
@@ -263,7 +271,7 @@ def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
             'bertkit.train("text-classification", "runs/x", data=…, model=…)',
         )
     if str(source) in task_names():
-        return {"task": {"name": str(source)}}, {}, Report("")
+        return _Source({"task": {"name": str(source)}}, {}, Report(""))
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
     # Not of a pipe, nor of /dev/stdin, which may be a file.
@@ -274,7 +282,7 @@ def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
     report = Report(escape_controls(str(file)), home)
     fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
     try:
-        return report.read_file(file, "recipe", fix), {}, report
+        return _Source(report.read_file(file, "recipe", fix), {}, report)
     except RecipeError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise

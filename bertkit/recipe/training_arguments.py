@@ -120,8 +120,10 @@ def training_fields() -> Mapping[str, TrainingField]:
         with suppress(OSError):  # the class is imported again next time
             write_text(cached, text)
         fields = _read(text)
-    own = TrainingKeys.model_fields.items()
-    return {name: TrainingField(None, field.default, field.description or "") for name, field in own} | fields
+    keys = TrainingKeys.model_fields.items()
+    return {
+        name: TrainingField(None, field.default, field.description or "") for name, field in keys
+    } | fields
 
 
 def _read(text: str) -> dict[str, TrainingField]:
@@ -186,7 +188,7 @@ def _type(name: str, shape: Any) -> Any:
     kind, *arguments = shape
     if kind == "choice":
         return _KINDS[kind][(*arguments, *["muon"] * (name == "optim"))]
-    return _KINDS[kind][tuple(_type(name, each) for each in arguments)]
+    return _KINDS[kind][tuple(_type(name, argument) for argument in arguments)]
 
 
 _KINDS: Json = {"choice": Literal, "union": Union, "list": list, "dict": dict}
@@ -208,15 +210,16 @@ def check_training(values: Record, homes: Mapping[str, str]) -> Iterator[KeyProb
         elif name not in fields:
             problem = unknown_key(path, section.model_fields, {**homes, **_RENAMED})
             yield problem._replace(fix=problem.fix or _ALL)
-    known = {name: value for name, value in values.items() if name in section.model_fields}
-    yield from (each._replace(path=("training", *each.path)) for each in validate(section, known))
+    fitting = {name: value for name, value in values.items() if name in section.model_fields}
+    for problem in validate(section, fitting):
+        yield problem._replace(path=("training", *problem.path))
 
 
 def training_schema() -> Json:
     """The JSON Schema (2020-12) of the `training:` section."""
     schema = _section().model_json_schema()
-    fields = {
-        name: {k: v for k, v in field.items() if k not in ("default", "title")}
-        for name, field in schema["properties"].items()
-    }
+    fields = schema["properties"]
+    for field in fields.values():
+        field.pop("default", None)
+        field.pop("title", None)
     return {"type": "object", "properties": fields, "additionalProperties": False}

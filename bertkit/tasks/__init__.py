@@ -120,7 +120,7 @@ def task_names() -> list[str]:
 
 def all_tasks() -> list[type[Task]]:
     """All tasks that can be used, ours first."""
-    return [task for name in task_names() if (task := find_task(name))]
+    return [task for task in map(find_task, task_names()) if task]
 
 
 def find_task(name: object) -> type[Task] | None:

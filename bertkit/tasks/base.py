@@ -184,9 +184,7 @@ class Task(ABC, Generic[O]):
 
     def always_has(self, name: str) -> bool:
         """Whether every answer of this model has the field."""
-        return all(
-            any(each.name == name and not each.optional for each in form.fields) for form in self.answers
-        )
+        return all(form.always_has(name) for form in self.answers)
 
     @property
     def decision(self) -> Decision:
@@ -393,8 +391,8 @@ def prepare(
     class_names: Sequence[str] = (),
 ) -> Task:
     """The task that a recipe's options and the training rows describe. Raises DataError."""
-    settled = kind.infer_options(options, rows, class_names)
-    return kind(options.model_copy(update=settled), tokenizer, max_length)
+    settled = options.model_copy(update=kind.infer_options(options, rows, class_names))
+    return kind(settled, tokenizer, max_length)
 
 
 def calibrate(task: T, rows: Dataset, predict: Predict) -> T:
@@ -421,10 +419,8 @@ def with_input_flags(answers: Sequence[Answer], features: Dataset) -> Iterator[A
     if "unread" not in features.column_names:
         yield from answers
         return
-    starts = first_features(features)
-    for answer, little in zip(
-        answers, np.maximum.reduceat(numbers(features, "unread"), starts).tolist(), strict=True
-    ):
+    unread = np.maximum.reduceat(numbers(features, "unread"), first_features(features)).tolist()
+    for answer, little in zip(answers, unread, strict=True):
         yield {**answer, "empty": little == 2, "unreadable": little == 1}
 
 

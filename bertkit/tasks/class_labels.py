@@ -151,11 +151,11 @@ def mean_and_deviation(targets: Iterable[float]) -> list[float]:
     say.
     """
     values = np.fromiter(targets, np.float64)
-    low, median, high = np.percentile(values, [25, 50, 75]).tolist()
-    usual = (high - low) / QUARTILES
+    quartiles = np.percentile(values, [25, 50, 75]).tolist()
+    usual = (quartiles[2] - quartiles[0]) / QUARTILES
     deviation = float(values.std())
     if 0 < EXTREME * usual < deviation:
-        return [median, usual]
+        return [quartiles[1], usual]
     return [float(values.mean()), deviation if np.ptp(values) else 1.0]
 
 
@@ -165,13 +165,15 @@ def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequen
     names = names_of(labels)
     if column == "label" and len(names) < 2:
         raise DataError("task.labels", f"only one label, {names[0]}: there is nothing to learn")
-    each = ([value] if column == "label" else value for value in column_values(rows, column))
-    counts = Counter(name for several in each for name in {labels[value] for value in several})
-    rows_of_labels = None if column == "label" else len(rows)
-    return {
-        "labels": labels,
-        "class_weights": settle_weights(options.class_weights, counts, names, rows_of_labels),
-    }
+    values = column_values(rows, column)
+    if column == "label":
+        counts = Counter(labels[value] for value in values)
+        weights = settle_weights(options.class_weights, counts, names)
+    else:
+        names_of_rows = ({*map(labels.__getitem__, several)} for several in values)
+        counts = Counter(chain.from_iterable(names_of_rows))
+        weights = settle_weights(options.class_weights, counts, names, len(rows))
+    return {"labels": labels, "class_weights": weights}
 
 
 def weight_tensor(by_name: Any, names: Sequence[str], like: Tensor) -> Tensor | None:

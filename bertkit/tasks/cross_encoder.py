@@ -61,13 +61,13 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
             f"its head has {config.num_labels} outputs; text-ranking is for models with one",
             "Several are classes: name the task text-classification.",
         )
-    known = config.to_dict()
+    settings = config.to_dict()
     file = folder / "config_sentence_transformers.json"
-    current = known.get("sentence_transformers")
+    current = settings.get("sentence_transformers")
     path = (
         (read_object(file) if file.is_file() else {}).get("activation_fn")
         or (current.get("activation_fn") if isinstance(current, dict) else None)
-        or known.get("sbert_ce_default_activation_function")
+        or settings.get("sbert_ce_default_activation_function")
         or ACTIVATIONS["sigmoid"]
     )
     kind = str(path).rpartition(".")[2]

@@ -39,6 +39,10 @@ class AnswerForm(NamedTuple):
     fields: Sequence[Key]
     line: str
 
+    def always_has(self, name: str) -> bool:
+        """Whether the field is never absent."""
+        return any(field.name == name and not field.optional for field in self.fields)
+
 
 def form(name: str, about: str, *fields: Key, line: str = "") -> AnswerForm:
     """An AnswerForm with these fields. line: by default its labels, texts, vectors and `score`."""

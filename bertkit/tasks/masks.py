@@ -28,15 +28,7 @@ def filled(text: str, guesses: Sequence[BestTokens], tokenizer: PreTrainedTokeni
     """The answer to a text with masks: their best tokens, and the text with the first of each in its
     place.
     """
-    masks = [
-        [
-            {"token": token.strip(), "id": number, "score": p}
-            for number, token, p in zip(
-                ids, tokenizer.batch_decode([[i] for i in ids]), probabilities, strict=True
-            )
-        ]
-        for ids, probabilities in guesses
-    ]
+    masks = [_best_tokens(guess, tokenizer) for guess in guesses]
     mask = str(tokenizer.mask_token)
     whole, *rest = text.split(mask)
     for place, part in enumerate(rest):
@@ -45,6 +37,16 @@ def filled(text: str, guesses: Sequence[BestTokens], tokenizer: PreTrainedTokeni
         )  # one beyond max_length
         whole += word + part
     return {"filled": whole, "masks": masks}
+
+
+def _best_tokens(guess: BestTokens, tokenizer: PreTrainedTokenizerBase) -> list[Answer]:
+    """The best tokens for a mask, as its answer shows them."""
+    ids, probabilities = guess
+    tokens = tokenizer.batch_decode([[number] for number in ids])
+    return [
+        {"token": token.strip(), "id": number, "score": score}
+        for token, number, score in zip(tokens, ids, probabilities, strict=True)
+    ]
 
 
 def inserted(guess: Mapping[str, Any], before: str, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -133,7 +133,8 @@ class Pretraining(Task[PretrainingOptions]):
     def describe(self) -> str:
         """The objectives in words, such as `masked tokens (15 %), next sentences`."""
         pairs = ", next sentences" * (self.options.nsp == "nsp")
-        kind, (start, end) = "whole words" if self.options.whole_word else "tokens", self._mask_rates
+        kind = "whole words" if self.options.whole_word else "tokens"
+        start, end = self._mask_rates
         share = f"{end:.0%}" if start == end else f"{start:.0%} to {end:.0%}"
         return f"masked {kind} ({share}){pairs}"
 
@@ -204,7 +205,8 @@ class Pretraining(Task[PretrainingOptions]):
 
     @cached_property
     def _training_masking(self) -> Masking:
-        (start, end), fields = self._mask_rates, self.options.model_dump(include={"nsp", "whole_word"})
+        start, end = self._mask_rates
+        fields = self.options.model_dump(include={"nsp", "whole_word"})
         return Masking(self.tokenizer, mask_probability=max(start, end), keep_order=start != end, **fields)
 
     @property
@@ -230,7 +232,7 @@ class Pretraining(Task[PretrainingOptions]):
         inputs = model_inputs(self.tokenizer, batch)
         chosen = self.chosen(batch)
         alone = next(
-            each for each in model.modules() if isinstance(each, PreTrainedModel)
+            module for module in model.modules() if isinstance(module, PreTrainedModel)
         )  # within DDP or LoRA
         if alone.config.model_type == MODEL_TYPE:
             return model(**inputs, position=chosen)
@@ -323,12 +325,7 @@ class Pretraining(Task[PretrainingOptions]):
                 guesses[row] = item.guesses
         require_finite((np.isfinite(row).all() for row in sums), "documents")
         return [
-            filled(text, guesses[row], self.tokenizer)
-            if row in guesses
-            else {
-                name: float(s) if name == "loss" else int(s)
-                for name, s in zip(COUNTED, sums[row], strict=True)
-            }
+            filled(text, guesses[row], self.tokenizer) if row in guesses else _counts(sums[row])
             for row, text in enumerate(rows["text"])
         ]
 
@@ -340,3 +337,9 @@ class Pretraining(Task[PretrainingOptions]):
         held_out = self.encode(rows)
         sampled = self.examples(held_out, range(min(len(held_out), pretraining_metrics.SAMPLE)))
         return pretraining_metrics.unigrams(self.encode(train), sampled["labels"], len(self.tokenizer))
+
+
+def _counts(sums: np.ndarray) -> Answer:
+    """A document's sums by name, whole numbers but for the loss."""
+    by_name = zip(COUNTED, sums.tolist(), strict=True)
+    return {name: value if name == "loss" else int(value) for name, value in by_name}

@@ -217,9 +217,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`scores`, `spans` and `null` of the best spans of each window; see `best_spans`."""
         logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
-        most = self.options.n_best
         longest = self.options.max_answer_length
-        return best_spans(*logits, batch, n_best=most, max_answer_length=longest)
+        return best_spans(*logits, batch, n_best=self.options.n_best, max_answer_length=longest)
 
     def items(self, arrays: Arrays) -> Sequence[WindowSpans]:
         return window_spans(arrays)
@@ -234,24 +233,21 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         """
         limit = self.options.null_threshold or 0.0
         temperature = self.options.temperature or 1.0
-        candidates = self._candidates(items, features, rows)
-        contexts = zip(candidates, rows["context"][:], strict=True)
-        return [self._answer(each, context, temperature, limit) for each, context in contexts]
+        pairs = zip(self._candidates(items, features, rows), rows["context"][:], strict=True)
+        return [self._answer(candidates, context, temperature, limit) for candidates, context in pairs]
 
     def _candidates(self, items: Sequence[WindowSpans], features: Dataset, rows: Dataset) -> list[Candidates]:
         """The best spans of each row's context. Raises ModelError where the model's outputs are not
         finite.
         """
         texts = rows["context"][:]
-        windows: list[list[WindowSpans]] = [[] for _ in texts]
+        by_row: list[list[WindowSpans]] = [[] for _ in texts]
         for row, window in zip(features["row"][:], items, strict=True):
-            windows[row].append(window)
-        require_finite(
-            all(math.isfinite(w.null) and np.isfinite(w.scores).all() for w in each) for each in windows
-        )
-        contexts = zip(windows, features.contexts, texts, strict=True)
+            by_row[row].append(window)
+        require_finite(all(map(_is_finite, windows)) for windows in by_row)
+        contexts = zip(by_row, features.contexts, texts, strict=True)
         n_best = self.options.n_best
-        return [best_of_windows(each, t.starts, t.ends, text, n_best) for each, t, text in contexts]
+        return [best_of_windows(windows, t.starts, t.ends, text, n_best) for windows, t, text in contexts]
 
     def _answer(
         self, candidates: Candidates, context: str, temperature: float, null_threshold: float
@@ -269,17 +265,18 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         threshold of best F1; what the recipe fixed stays."""
         candidates = list[Candidates]()
         contexts = rows["context"][:]
-        gold = [each["text"] for each in rows["answers"]]
+        gold = [target["text"] for target in rows["answers"]]
         for chunk in predicted(self, rows, predict):
             candidates += self._candidates(*chunk)
+        answered = [row for row, texts in enumerate(gold) if texts and candidates[row].spans]
 
         def best(row: int, temperature: float) -> Answer:
             return self._answer(candidates[row], contexts[row], temperature, math.inf)
 
         def judged(temperature: float) -> Iterator[tuple[int, str, float, float]]:
-            for row in (row for row, each in enumerate(candidates) if gold[row] and each.spans):
+            for row in answered:
                 answer = best(row, temperature)
-                others = math.fsum(each["score"] for each in answer["n_best"][1:])
+                others = math.fsum(other["score"] for other in answer["n_best"][1:])
                 yield row, answer["answer"], answer["score"], others + answer["null_score"]
 
         rule = squad_metrics.rule_of(contexts)
@@ -302,3 +299,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         if all(answers["text"] for answers in rows["answers"]):
             return {}
         return {"no answer": self.grade([{"answer": "", "null_score": 1.0}] * len(rows), rows).scores}
+
+
+def _is_finite(window: WindowSpans) -> bool:
+    return math.isfinite(window.null) and bool(np.isfinite(window.scores).all())

@@ -107,8 +107,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         pairs = zip(grades, queries, strict=True)
         kept = [row for row, (grade, query) in enumerate(pairs) if grade is None or (grade > 0 and query)]
         idle = len(table) - len(kept)
-        total = len(table)
-        what = f"train: {idle:,} of {total:,} rows have the grade 0 or no query, and teach nothing"
+        what = f"train: {idle:,} of {len(table):,} rows have the grade 0 or no query, and teach nothing"
         if idle and not kept:
             raise DataError("data", what, "Give documents that answer a grade of 1 or more.")
         return (table.select(kept), [note(what)]) if idle else (table, [])
@@ -142,9 +141,9 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         queries = first_rows(rows, "query")
         documents = first_rows(rows, "document")
         queries.pop("", None)
-        asked = self._vectors(rows, "query", list(queries.values()), predict)
-        there = self._vectors(rows, "document", list(documents.values()), predict)
-        yield from searched(rows, list(queries), list(documents), asked, there)
+        query_vectors = self._vectors(rows, "query", list(queries.values()), predict)
+        document_vectors = self._vectors(rows, "document", list(documents.values()), predict)
+        yield from searched(rows, list(queries), list(documents), query_vectors, document_vectors)
 
     def _vectors(self, rows: Dataset, side: str, places: list[int], predict: Predict) -> np.ndarray:
         """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time; in a temporary
@@ -153,11 +152,11 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         table = np.empty((0, 1), dtype=np.float32)
         texts = rows.select_columns([side])
         for start in range(0, len(places), self.chunk_size):
-            own = places[start : start + self.chunk_size]
+            chunk = places[start : start + self.chunk_size]
             try:
-                features = self.encode(texts.select(own))
+                features = self.encode(texts.select(chunk))
             except RowsError as error:
-                raise error.renumbered(own.__getitem__) from None
+                raise error.renumbered(chunk.__getitem__) from None
             vectors = stacked(predict(features))
             if not start:
                 with tempfile.TemporaryFile() as file:  # which the map keeps open
@@ -173,10 +172,10 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         queries = first_rows(rows, "query")
         documents = first_rows(rows, "document")
         queries.pop("", None)
-        asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))
+        texts = [rows[list(queries.values())]["query"], rows[list(documents.values())]["document"]]
         vectors = {
-            "random": baselines.random_vectors([asked, there]),
-            **baselines.tfidf_vectors(there, [asked, there]),
+            "random": baselines.random_vectors(texts),
+            **baselines.tfidf_vectors(texts[1], texts),
         }
         searches = {n: searched(rows, list(queries), list(documents), *sides) for n, sides in vectors.items()}
         return {name: self.grade(DiskList(answers), rows).scores for name, answers in searches.items()}

@@ -201,9 +201,9 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
 
         if self.options.loss == "multiple-negatives-ranking":
             return super().pair_loss(outputs, batch)
-        first, second = (batch["side"] == side for side in (0, 1))
+        first = batch["side"] == 0
         a = outputs["vectors"][first]
-        b = outputs["vectors"][second]
+        b = outputs["vectors"][batch["side"] == 1]
         cosines = F.cosine_similarity(a, b)
         grades = batch["labels"][first].float()
         if self.options.loss == "cosine-mse":

@@ -35,18 +35,18 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
             "Map a column `document`, or add -DOCSTART- lines.",
         )
     scheme = options.scheme
-    plain = options.scheme == "none"
-    found = {kind for tags in rows["tags"] for kind, _, _ in tagging.labelled(tags, scheme)}
-    named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name)) or sorted(found)
-    types = options.labels or (label_names(found, class_names) if plain else named)
-    given = options.tags
+    plain = scheme == "none"
+    used = {kind for row in rows["tags"] for kind, _, _ in tagging.labelled(row, scheme)}
+    named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name)) or sorted(used)
+    types = options.labels or (label_names(used, class_names) if plain else named)
+    tags = options.tags
     if not plain and "O" in types and not tagging.without_prefixes(types):  # the tags, as in an id2label
-        given = given or types
+        tags = tags or types
         types = list(dict.fromkeys(type_of(tag) for tag in types if tag != "O"))
     if len(types) < 1 + plain:
         what = "train has fewer than two labels" if plain else "no row of train has an entity"
         raise DataError("data", f"{what}: there is nothing to learn")
-    if unknown := sorted(found - set(types)):
+    if unknown := sorted(used - set(types)):
         kinds = "labels" if plain else "entities"
         raise DataError(
             "task.labels",
@@ -58,14 +58,14 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
         for kind in types
         if (kind == "O" and not plain) or kind != kind.strip() or not kind.isprintable()
     ]:
-        kind, why = ("a label", "") if plain else ("an entity type", "; O means none")
+        what, why = ("a label", "") if plain else ("an entity type", "; O means none")
         raise DataError(
             "labels",
-            f"{', '.join(map(repr, odd))} cannot be {kind}: it must be printable, without outer spaces{why}",
+            f"{', '.join(map(repr, odd))} cannot be {what}: it must be printable, without outer spaces{why}",
             "Rename it in the data.",
         )
     needed = tagging.tag_names(types, scheme)
-    tags = given or needed
+    tags = tags or needed
     if wrong := sorted(set(needed) ^ set(tags)):
         raise DataError(
             "task.tags",
@@ -109,8 +109,8 @@ def check_names(labels: Sequence[str] | None, tags: Sequence[str] | None, scheme
     for what, names in (("labels", labels or []), ("tags", tags or [])):
         if twice := repeated(names):
             raise ValueError(f"{what}: {', '.join(twice)} more than once")
-    known = tagging.tag_names(labels, scheme) if labels else None
-    if tags and ((scheme != "none" and "O" not in tags) or (known and not set(tags) <= set(known))):
+    needed = tagging.tag_names(labels, scheme) if labels else None
+    if tags and ((scheme != "none" and "O" not in tags) or (needed and not set(tags) <= set(needed))):
         expected = "the labels" if scheme == "none" else f"O and {scheme} tags of the labels, such as B-LOC"
         raise ValueError(f"tags must be {expected}")
 
@@ -122,17 +122,17 @@ def window_labels(
     read: list[list[int]] = [[] for _ in gold]
     for row, words in zip(columns["row"], columns["words"], strict=True):
         read[row] += words
-    known = chain.from_iterable(
-        tag_ids(gold, read, options)
-    )  # the windows of a sentence share its words out in order
-    return [list(islice(known, len(words))) for words in columns["words"]]
+    # The windows of a sentence share its words out in order.
+    ids = chain.from_iterable(tag_ids(gold, read, options))
+    return [list(islice(ids, len(words))) for words in columns["words"]]
 
 
 def tag_ids(gold: Sequence[Sequence[str]], read: Sequence[Sequence[int]], options: Any) -> list[list[int]]:
     """The ids of the gold tags of each sentence, in BIO or labels, at the words that were read."""
     ids = {tag: index for index, tag in enumerate(options.tags)}
     pairs = zip(gold, read, strict=True)
-    return [[ids[tag] for tag in tagging.word_tags(tags, words, options.scheme)] for tags, words in pairs]
+    sentences = (tagging.word_tags(tags, words, options.scheme) for tags, words in pairs)
+    return [[*map(ids.__getitem__, tags)] for tags in sentences]
 
 
 def cut_entities(gold: Sequence[str], groups: Sequence[range]) -> int:
@@ -158,24 +158,28 @@ def as_answer(
     plain = options.scheme == "none"
     best = expand_groups(best, [*map(len, groups)])
     read = [*chain.from_iterable(groups)]
-    tags, scores, entities = expand_to_words(best, read, len(words), plain=plain)[:3]
-    borders = [(kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in entities]
+    expanded = expand_to_words(best, read, len(words), plain=plain)
+    borders = [
+        (kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in expanded.entities
+    ]
     shown = [
         {"text": text[a:b], "label": kind, "start": a, "end": b, "score": score}
         for kind, a, b, score in borders
     ]
     tagged = [
         {"word": text[a:b], "tag": tag, "start": a, "end": b, "score": score}
-        for (a, b), tag, score in zip(words, tags, scores, strict=True)
+        for (a, b), tag, score in zip(words, expanded.tags, expanded.scores, strict=True)
     ]
     if options.word_scores:
         names = (
             options.labels if plain else ["O", *options.labels]
         )  # the posteriors of their tags are added up
-        kinds = [type_of(tag, options.scheme) for tag in options.tags]
-        summed = best.posterior @ np.array([[kind == name for name in names] for kind in kinds])
-        known = dict(zip(read, summed.clip(max=1.0).tolist(), strict=True))
+        kinds = np.array([type_of(tag, options.scheme) for tag in options.tags])
+        summed = best.posterior @ (kinds[:, None] == np.array(names))
+        posteriors = dict(zip(read, summed.clip(max=1.0).tolist(), strict=True))
         for index, word in enumerate(tagged):
             unread = {} if plain else {"O": 1.0}
-            word["scores"] = dict(zip(names, known[index], strict=True)) if index in known else unread
+            word["scores"] = (
+                dict(zip(names, posteriors[index], strict=True)) if index in posteriors else unread
+            )
     return {"words": tagged, **({} if plain else {"entities": shown}), "truncated": False}

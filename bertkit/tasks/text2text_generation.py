@@ -147,7 +147,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         limits: Json = {"max_length": self.max_length, "overflow": "truncate", "stride": 0}
         columns = encode_texts(self.tokenizer, [rows["text"][:]], **limits)
         if "target" in rows.column_names:
-            targets = [each.ids for each in tokenize(self.tokenizer, rows["target"][:])]
+            targets = [encoding.ids for encoding in tokenize(self.tokenizer, rows["target"][:])]
             room = self.max_length - 1
             columns["labels"] = [[*ids[:room], self.tokenizer.sep_token_id] for ids in targets]
             columns["target_length"] = [len(ids) for ids in columns["labels"]]
@@ -245,5 +245,5 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """The source itself; the target of the nearest source of train."""
-        known = enough(train)
-        return translation.baselines(known["text"][:], known["target"][:], rows["text"][:], rows["target"][:])
+        train = enough(train)
+        return translation.baselines(train["text"][:], train["target"][:], rows["text"][:], rows["target"][:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, final, get_args
 
 import numpy as np
 from pydantic import Field
@@ -46,9 +46,18 @@ FORMS: dict[Kind, AnswerForm] = {
     "multi-label": form("Labels", "The labels above their thresholds.", LABELS, SCORES, *READ),
     "regression": NUMBER,
 }
-# as bertkit, transformers' pipeline and sentence-transformers read them
-_TEXT = '"your text"', '"your text"', '["your text", "another"]'
-_PAIR = (
+
+
+class _Example(NamedTuple):
+    """Inputs as bertkit, transformers' pipeline and sentence-transformers read them."""
+
+    row: str
+    pipeline: str
+    texts: str
+
+
+_TEXT = _Example('"your text"', '"your text"', '["your text", "another"]')
+_PAIR = _Example(
     '{"text_a": "your text", "text_b": "another"}',
     '{"text": "your text", "text_pair": "another"}',
     '[["your text", "another"]]',
@@ -226,8 +235,8 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
 
     @classmethod
     def usage_of(cls, options: TextClassificationOptions) -> Usage:
-        row, inputs, texts = _PAIR if options.pair else _TEXT
-        plain = f'{PIPELINE}pipeline("text-classification", model="PATH_OR_HUB_ID")({inputs})'
+        example = _PAIR if options.pair else _TEXT
+        plain = f'{PIPELINE}pipeline("text-classification", model="PATH_OR_HUB_ID")({example.pipeline})'
         if options.method in options.untrained:
             function = {"single-label": "softmax(-1)", "multi-label": "sigmoid()"}.get(str(options.kind))
             probabilities = f"""\
@@ -237,12 +246,12 @@ probabilities = (logits / temperature).{function}  # a column for each of model.
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("PATH_OR_HUB_ID")
-logits = model.encode({texts}, convert_to_tensor=True)
+logits = model.encode({example.texts}, convert_to_tensor=True)
 {probabilities if function else "scores = logits[:, 0]"}"""
         adds = (
             "calibrated, with the fitted thresholds of multi-label models, and with a mark on truncated texts"
         )
-        return Usage(row, plain, adds, cls.name)
+        return Usage(example.row, plain, adds, cls.name)
 
     @property
     def decision(self) -> Decision:
@@ -379,7 +388,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
         """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`;
         with `truncated`. Raises ModelError."""
-        _, starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)
+        starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)[1:]
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
         marks = [{"truncated": cut} for cut in (numbers(features, "lost")[starts] > 0).tolist()]
@@ -390,8 +399,9 @@ logits = model.encode({texts}, convert_to_tensor=True)
         exclusive = self.kind == "single-label"
         thresholds = self.options.thresholds
         table = apply_temperature(logits, self.options.temperature or 1.0, exclusive=exclusive)
-        answers = class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)
-        if not exclusive:
+        if exclusive:
+            answers = class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)
+        else:
             answers = (class_labels.assigned_labels(self.names, row, thresholds) for row in table.tolist())
         return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
 
@@ -420,7 +430,8 @@ logits = model.encode({texts}, convert_to_tensor=True)
 
         learned = read(baselines.enough(train))
         pairs = [
-            (learned if own is train else read(baselines.enough(own)), read(held)) for own, held in held_out
+            (learned if part is train else read(baselines.enough(part)), read(held))
+            for part, held in held_out
         ]
         settings = self.options.model_dump(include={"thresholds", "cutoffs"})
         weights = None if self.kind == "regression" else self.options.class_weights  # settled: not "auto"

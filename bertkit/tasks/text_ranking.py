@@ -249,11 +249,11 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         train.
         """
         train = baselines.enough(train)
-        given = {"random": np.random.default_rng(0).random(len(rows))}
+        scores = {"random": np.random.default_rng(0).random(len(rows))}
         texts = [rows["query"][:], rows["document"][:]]
         for name, sides in baselines.tfidf_vectors([*train["query"], *train["document"]], texts).items():
-            given[name] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
-        return {name: self._ranked(scores, rows).scores for name, scores in given.items()}
+            scores[name] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
+        return {name: self._ranked(column, rows).scores for name, column in scores.items()}
 
     def _ranked(self, scores: ArrayLike, rows: Dataset) -> reranking.RankedRows:
         fixed = self.options.grouped, self.options.graded

@@ -180,12 +180,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
         plain = options.scheme == "none"
         if not plain and not units.has_own_units(table):
             table = cls._tagged(options, table, "train")[0]
-        unit, few, findings = units.find_unit(table, "train", plain=plain)
+        division = units.find_unit(table, "train", plain=plain)
+        unit, few = division[:2]
         changes = {
             "words": unit,
             **({"alignment": "expand"} if few and options.alignment == "strict" else {}),
         }
-        return options.model_copy(update=changes), findings
+        return options.model_copy(update=changes), division[2]
 
     @classmethod
     def validate_rows(cls, options: TokenClassificationOptions, table: Table, split: str) -> Checked:
@@ -324,10 +325,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         columns["cut"] = [0] * len(columns["row"])
         if "tags" in rows.column_names:
             groups = tagger.groups_of_rows(columns, len(rows))
-            cut = {
-                row: tags.cut_entities(*pair)
-                for row, pair in enumerate(zip(rows["tags"][:], groups, strict=True))
-            }
+            cut = dict(enumerate(map(tags.cut_entities, rows["tags"][:], groups)))
             columns["cut"] = [cut.pop(row, 0) for row in columns["row"]]  # counted once, in the first window
         # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
@@ -342,8 +340,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForTokenClassification
 
-        settings = classifier(self.tags)
-        model = load_model(encoder, AutoModelForTokenClassification, settings, new_head=new_head)
+        model = load_model(encoder, AutoModelForTokenClassification, classifier(self.tags), new_head=new_head)
         if self.options.head == "softmax":
             return model
         from bertkit.models.heads.crf import attach_chain
@@ -460,9 +457,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         words = list[list[int]]()
         chain = None
         for items, features, part in predicted(self, rows, predict):
-            read, own_scores = tagger.words_of_rows(items, features, len(part), len(self.tags))
-            scores += own_scores
-            words += read
+            part_words, part_scores = tagger.words_of_rows(items, features, len(part), len(self.tags))
+            scores += part_scores
+            words += part_words
             chain = items[0].chain
         gold = tags.tag_ids(rows["tags"][:], words, self.options)
 
@@ -474,17 +471,15 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
-        scheme = self.options.scheme
         temperature = self.options.temperature or 1.0
-        return word_metrics.graded(
-            gold, answers, self.types, scheme, temperature, tagged.given_entities(rows, self.unit)
-        )
+        entities = tagged.given_entities(rows, self.unit)
+        return word_metrics.graded(gold, answers, self.types, self.options.scheme, temperature, entities)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """`lookup`: every word gets the tag that it most often had in train."""
-        seen, new = (
-            (units.words_of(part, self.unit), part["tags"][:]) for part in (baselines.enough(train), rows)
-        )
+        train = baselines.enough(train)
+        seen = units.words_of(train, self.unit), train["tags"][:]
+        new = units.words_of(rows, self.unit), rows["tags"][:]
         return {
             "lookup": word_metrics.lookup(
                 seen, new, self.types, self.options.scheme, tagged.given_entities(rows, self.unit)

@@ -140,14 +140,16 @@ class VectorTask(Task[V]):
         from bertkit.models.heads.vector_head import read_layout
 
         folder = Path(str(config.name_or_path))
-        layout, longest, lowercased = read_layout(folder)
+        stated = read_layout(folder)
+        layout = stated[0]
+        longest, lowercased = stated[1:]
         if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
             raise ModelError(
                 folder / "sentence_bert_config.json",
                 "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do",
             )
-        own = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
-        return {**layout._asdict(), **own}, longest
+        options = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
+        return {**layout._asdict(), **options}, longest
 
     def describe(self) -> str:
         """The task in a few words, such as `mean pooling, dense 256, unit length`."""
@@ -177,12 +179,15 @@ class VectorTask(Task[V]):
         limits: Json = {"max_length": self.max_length, "overflow": self.options.overflow, "stride": 0}
         encoded = []
         for number, (name, texts) in enumerate(sides.items()):
-            prefix = self.prefix(name)
-            columns = encode_texts(self.tokenizer, [texts], prefix=prefix, **limits)
+            columns = encode_texts(self.tokenizer, [texts], prefix=self.prefix(name), **limits)
             columns |= {"side": [number] * len(texts), "same": [_number(text) for text in texts]}
             encoded.append(columns)
         rows = range(len(encoded[0]["row"]))
-        return Columns({name: [side[name][row] for row in rows for side in encoded] for name in encoded[0]})
+
+        def merged(name: str) -> list[Any]:
+            return [side[name][row] for row in rows for side in encoded]
+
+        return Columns({name: merged(name) for name in encoded[0]})
 
     def units(self, features: Dataset) -> np.ndarray:
         """The texts of a row are trained on together."""
@@ -227,7 +232,7 @@ class VectorTask(Task[V]):
         if not self.options.dims:
             return self.pair_loss(outputs, batch)
         cut = ({**outputs, "vectors": outputs["vectors"][:, :size]} for size in self.options.dims)
-        losses = [self.pair_loss(each, batch) for each in cut]
+        losses = [self.pair_loss(shortened, batch) for shortened in cut]
         return sum(losses[1:], losses[0]) / len(losses)
 
     def pair_loss(self, outputs: Any, batch: Batch) -> Tensor:
@@ -239,9 +244,12 @@ class VectorTask(Task[V]):
 
         from bertkit.models.heads import losses
 
-        a, b, c = (outputs["vectors"][batch["side"] == side] for side in range(3))
-        texts = torch.cat([batch["same"][batch["side"] == side] for side in range(3)])
-        return losses.in_batch(a, b, c, texts, self.options.scale)
+        side = batch["side"]
+        vectors = outputs["vectors"]
+        texts = torch.cat([batch["same"][side == number] for number in range(3)])
+        return losses.in_batch(
+            vectors[side == 0], vectors[side == 1], vectors[side == 2], texts, self.options.scale
+        )
 
     def count(self, batch: Batch) -> float:
         """Rows."""

@@ -331,20 +331,24 @@ def _written(
         if tokens:
             write_text(aside / "vocab.txt", "".join(f"{token}\n" for token in tokens))
     tokenizer = load_tokenizer(vet(output), split_special_tokens=False)
-    known = sum(not char.isspace() for char in corpus.characters)
+    characters = sum(not char.isspace() for char in corpus.characters)
     rare = ""
     reason = "the corpus gives"
-    if 0 < learned < known:
+    if 0 < learned < characters:
         ids = Counter[int]()
         backend = tokenizer.backend_tokenizer
         for texts in in_blocks(corpus.parts()):
             for encoding in backend.encode_batch_fast(texts, add_special_tokens=False):
                 ids.update(encoding.ids)
         unknown = ids[tokenizer.unk_token_id] / ids.total()
-        rare = f", {known - learned:,} rarer ones become [UNK], {unknown:.2%} of the tokens"
+        rare = f", {characters - learned:,} rarer ones become [UNK], {unknown:.2%} of the tokens"
         reason = f"with an alphabet of {learned:,} characters the corpus gives"
     logger.info(
-        "%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare
+        "%s texts, %s words, %s characters%s",
+        f"{corpus.texts:,}",
+        f"{corpus.words:,}",
+        f"{characters:,}",
+        rare,
     )
     special = ", ".join(
         f"{token} {tokenizer.convert_tokens_to_ids(token)}" for token in tokenizer.all_special_tokens
