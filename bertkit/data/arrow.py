@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -92,13 +93,13 @@ def named_rows(rows: Iterable[Row], names: Mapping[str, Sequence[str]], prefix: 
 
     def named(row: Row) -> Row:
         faults = list[str]()
-        for column, known in names.items():
+        for column, class_names in names.items():
             value = row[column]
             ids = value if isinstance(value, list) else [value]
-            if any(i is not None and not -1 <= i < len(known) for i in ids):
-                faults.append(f"`{column}` holds {value}, but has only {len(known)} names")
+            if any(i is not None and not -1 <= i < len(class_names) for i in ids):
+                faults.append(f"`{column}` holds {value}, but has only {len(class_names)} names")
                 continue
-            values = [None if i is None or i == -1 else known[i] for i in ids]
+            values = [None if i is None or i == -1 else class_names[i] for i in ids]
             row[column] = values if isinstance(value, list) else values[0]
         if faults:
             raise ValueError(*faults)
@@ -138,7 +139,8 @@ def saved_tables(folder: Path) -> Mapping[str, Dataset]:
                     batch.validate(full=True)
         saved = load_from_disk(str(folder))
         splits = saved if isinstance(saved, DatasetDict) else {"train": saved}
-        named = {Path(each["filename"]).resolve() for rows in splits.values() for each in rows.cache_files}
+        caches = chain.from_iterable(rows.cache_files for rows in splits.values())
+        named = {Path(cache["filename"]).resolve() for cache in caches}
         if outside := named - checked:
             raise ValueError(f"names files outside the folder: {', '.join(sorted(map(str, outside)))}")
     return splits

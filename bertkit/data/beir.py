@@ -75,7 +75,7 @@ def pairs(beir: Beir, split: str) -> list[Row]:
         for query, grades in beir.qrels[split].items()
         for document, grade in grades.items()
     )
-    return [dict(zip(COLUMNS, each, strict=True)) for each in values]
+    return [dict(zip(COLUMNS, pair, strict=True)) for pair in values]
 
 
 def check_pairs(table: Table) -> None:
@@ -141,15 +141,16 @@ def _judgements(file: Path, spec: DataSpec, problems: Problems, corpus: Texts, q
             problems.add(f"{file}:1", what, "begin the file with the line  query-id<TAB>corpus-id<TAB>score")
             break
         where = f"{file}:{number}"
-        query, document, score = (row[name] for name in HEADER)
+        query = row["query-id"]
+        document = row["corpus-id"]
         if query not in queries:
             problems.add(where, f"the query {short_repr(query)} is not in queries.jsonl")
         if document not in corpus:
             problems.add(where, f"the document {short_repr(document)} is not in corpus.jsonl")
-        whole = _GRADE.fullmatch(score)
-        grade = int(score) if whole else 0
+        whole = _GRADE.fullmatch(row["score"])
+        grade = int(row["score"]) if whole else 0
         if not whole:
-            problems.add(where, f"the grade {short_repr(score)} is not a whole number from 0", GRADES)
+            problems.add(where, f"the grade {short_repr(row['score'])} is not a whole number from 0", GRADES)
         if judged.setdefault(query, {}).setdefault(document, grade) != grade:
             what = f"{short_repr(query)} and {short_repr(document)} have another grade on an earlier line"
             problems.add(where, what, "keep one of the two lines")

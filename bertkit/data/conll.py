@@ -49,13 +49,10 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
         raise DataError("data.header", f"names a column twice: {', '.join(twice)}")
     lines = iter(lines)
     head = list(islice(lines, PEEK))
-    fields_of = [
-        len(_fields(line.rstrip("\r\n"), spec.delimiter)) for _, line in head if not line.startswith("#")
-    ]
-    expected = len(names) or max(fields_of, key=fields_of.count, default=2)
-    placed = _have_places(
-        fields[0] for _, line in head if (fields := _fields(line.rstrip("\r\n"), spec.delimiter))
-    )
+    split = [_fields(line.rstrip("\r\n"), spec.delimiter) for _, line in head]
+    counts = [len(fields) for fields, (_, line) in zip(split, head, strict=True) if not line.startswith("#")]
+    expected = len(names) or max(counts, key=counts.count, default=2)
+    placed = _have_places(fields[0] for fields in split if fields)
     sentence: list[list[str]] = []
     first = document = comments = 0
     for number, line in chain(head, lines, [(0, "")]):

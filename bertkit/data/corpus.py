@@ -13,6 +13,7 @@ import logging
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from bertkit.text import counted
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 logger = logging.getLogger(__name__)
 DOCUMENTS = "documents.arrow"  # in a folder of the split, in that of the corpus
+FACTS = "facts.json"  # beside it: fingerprint and findings
 RULES = 2  # version of the rules of reading and holding out; part of the cache key
 CHARACTERS = 1 << 20  # of documents that are written at a time
 
@@ -48,7 +50,7 @@ def read_corpus(
     text are left out and counted. `data.limit` takes the first documents of each split's source.
     Raises DataError: a source without documents, values that are not text, with their locations.
     """
-    for part in (part for own in parts.values() for part in own):
+    for part in chain.from_iterable(parts.values()):
         if not part.fingerprint and not Path(part.name).is_file():
             raise DataError(
                 part.name,
@@ -58,13 +60,15 @@ def read_corpus(
     loaded = dict[str, Loaded]()
     hashes = dict[str, Hashes]()
     findings = dict[str, list[Finding]]()
-    for split, own in parts.items():
-        folder = _cached(own, spec, split, share if split == "train" else None)
-        for each in SPLITS:
-            if (folder / each).is_dir():
-                loaded[each], hashes[each], findings[each] = _open(
-                    folder / each, [part.prefix for part in own]
-                )
+    for source, parts_of_source in parts.items():
+        folder = _cached(parts_of_source, spec, source, share if source == "train" else None)
+        prefixes = [part.prefix for part in parts_of_source]
+        for split in SPLITS:
+            if (folder / split).is_dir():
+                loaded[split] = _open(folder / split, prefixes)
+                hashes[split] = _column(folder / split, "hashes")
+                facts = read_json(folder / split / FACTS)
+                findings[split] = list(starmap(Finding, facts["findings"]))
     notes = [finding for split in SPLITS for finding in findings.get(split, [])]
     for split in [split for split in hashes if split != "train" and "train" in hashes]:
         repeated = np.flatnonzero(np.isin(hashes[split], hashes["train"]))
@@ -95,13 +99,13 @@ def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | No
 
 
 def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None, folder: Path) -> None:
-    given = spec.limit or {}
-    limits: Mapping[Any, int] = {split: given} if isinstance(given, int) else given
+    limit = spec.limit or {}
+    limits: Mapping[Any, int] = {split: limit} if isinstance(limit, int) else limit
     prefixes = [part.prefix for part in parts]
     empty = Origin(prefixes)
     with ExitStack() as stack:
         splits = [split] if share is None else [split, "validation"]
-        writers = {each: _Writer(folder / each, prefixes, stack) for each in splits}
+        writers = {name: _Writer(folder / name, prefixes, stack) for name in splits}
         for count, (file, number, text) in enumerate(_texts(parts, empty)):
             if count == limits.get(split):
                 writers[split].findings.append(
@@ -111,9 +115,9 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
             digest = hashlib.blake2b(folded(text).encode(), digest_size=8).digest()
             seeded = hashlib.blake2b(digest + str(spec.seed).encode(), digest_size=8).digest()
             held_out = share is not None and int.from_bytes(seeded) < share * 2**64
-            each = "validation" if held_out else split
-            if each == split or len(writers[each].origin) != limits.get(each):
-                writers[each].add(text, digest, file, number)
+            target = "validation" if held_out else split
+            if target == split or len(writers[target].origin) != limits.get(target):
+                writers[target].add(text, digest, file, number)
         if empty:
             where = locations(empty, range(len(empty)))
             be = "is" if len(empty) == 1 else "are"
@@ -128,8 +132,8 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
             )
         if not any(sizes):
             raise DataError(parts[0].name, "holds no documents with text")
-        for each, writer in writers.items():
-            writer.finish(each)
+        for name, writer in writers.items():
+            writer.finish(name)
 
 
 def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str]]:
@@ -191,8 +195,8 @@ class _Writer:
             findings.append(warn(what))
         for name, values in (("hashes", hashes), ("file", self.origin.file), ("number", self.origin.number)):
             np.save(self.folder / f"{name}.npy", values)
-        facts = {"fingerprint": self._sha256.hexdigest(), "findings": [each[:2] for each in findings]}
-        write_json(self.folder / "facts.json", facts)
+        facts = {"fingerprint": self._sha256.hexdigest(), "findings": [finding[:2] for finding in findings]}
+        write_json(self.folder / FACTS, facts)
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -203,15 +207,17 @@ class _Writer:
         self._size = 0
 
 
-def _open(folder: Path, prefixes: Sequence[str]) -> tuple[Loaded, Hashes, list[Finding]]:
+def _open(folder: Path, prefixes: Sequence[str]) -> Loaded:
     from datasets import Dataset
     from datasets.table import MemoryMappedTable
 
-    facts = read_json(folder / "facts.json")
+    fingerprint = read_json(folder / FACTS)["fingerprint"]
     table = MemoryMappedTable.from_file(str(folder / DOCUMENTS))
-    hashes, file, number = (
-        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("hashes", "file", "number")
-    )
-    origin = Origin(prefixes, array("H", file.tobytes()), array("q", number.tobytes()))
-    rows = Dataset(table, fingerprint=facts["fingerprint"][:32])
-    return Loaded(rows, origin, facts["fingerprint"]), hashes, [Finding(*each) for each in facts["findings"]]
+    file = array("H", _column(folder, "file").tobytes())
+    number = array("q", _column(folder, "number").tobytes())
+    rows = Dataset(table, fingerprint=fingerprint[:32])
+    return Loaded(rows, Origin(prefixes, file, number), fingerprint)
+
+
+def _column(folder: Path, name: str) -> Any:
+    return np.load(folder / f"{name}.npy", mmap_mode="r")

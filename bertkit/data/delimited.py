@@ -50,7 +50,7 @@ def delimited_rows(
     """
     delimiter = spec.delimiter or delimiter
     number, first = next(lines, (0, ""))
-    other = max(_DELIMITERS, key=lambda each: fields_of(first, each))
+    other = max(_DELIMITERS, key=lambda delimiter: fields_of(first, delimiter))
     several = spec.delimiter is None and (isinstance(spec.header, bool) or len(spec.header) > 1)
     if several and fields_of(first, delimiter) == 1 < (more := fields_of(first, other)):
         what = f"the first line has 1 field, but {more} where {other!r} separates them: {first.strip()[:60]}"

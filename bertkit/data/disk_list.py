@@ -56,7 +56,7 @@ class DiskList(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
+            return [self[position] for position in range(len(self))[index]]
         return self._read(self._starts[index])
 
     def select(self, indices: Iterable[int]) -> DiskList:

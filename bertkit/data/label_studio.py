@@ -47,8 +47,9 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
     disputed = 0
     for number, task in enumerate(tasks, 1):
         try:
-            done = [each for each in task["annotations"] or [] if not each.get("was_cancelled")]
-            true = [each for each in done if each.get("ground_truth")]
+            annotations = task["annotations"] or []
+            done = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
+            true = [annotation for annotation in done if annotation.get("ground_truth")]
             results = dict[str, list[Any]]()
             for result in (true or done or [{}])[0].get("result") or ():
                 if "from_name" in result:  # relations have none
@@ -63,17 +64,17 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
         fix = "If it is not the right one, mark the ground truth, and export again."
         problems.findings.append(warn(f"{problems.name}: {what}; the first of each was read", fix))
     texts = [name for name in (read[0].fields if read else ()) if name not in (*_TARGETS, "id")]
-    texts = [name for name in texts if all(isinstance(task.fields.get(name), str) for task in read)]
+    texts = [name for name in texts if _hold_text(read, name)]
     texts = [name for name in (spec.columns.get("text"), "text") if name in texts][:1] or texts
-    results_by_name = [each for task in read for each in (task.results or {}).items()]
+    results_by_name = list(chain.from_iterable((task.results or {}).items() for task in read))
     regions = list(dict.fromkeys(name for name, results in results_by_name if any(map(_marks, results))))
     choices = list(dict.fromkeys(name for name, results in results_by_name if _chosen(results)))
     several = {name for name, results in results_by_name if len(_chosen(results)) > 1}
     fields = dict.fromkeys(name for task in read for name in task.fields if name not in _TARGETS)
     mapped = mapped_columns(spec)
-    for number, own, annotated in read:
-        row: Row = {name: own.get(name) for name in fields}
-        text = own[texts[0]] if len(texts) == 1 else None
+    for number, values, annotated in read:
+        row: Row = {name: values.get(name) for name in fields}
+        text = values[texts[0]] if len(texts) == 1 else None
         row |= {} if text is None else {"text": text}
         controls: Row = dict.fromkeys([*regions, *choices])
         held = annotated or {}
@@ -90,6 +91,10 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
         targets = {"spans": regions, "labels" if several.intersection(choices) else "label": choices}
         row |= {target: controls[names[0]] for target, names in targets.items() if len(names) == 1}
         yield number, row | {n: value for n, value in controls.items() if n not in _TARGETS or n in mapped}
+
+
+def _hold_text(tasks: Iterable[_Task], name: str) -> bool:
+    return all(isinstance(task.fields.get(name), str) for task in tasks)
 
 
 def _marks(value: Any) -> bool:
@@ -121,9 +126,9 @@ def _region(text: str, value: Any) -> Row:
         wanted = _BLANKS.sub("", marked)
         candidates = [place for place in candidates if _BLANKS.sub("", text[place[0] : place[1]]) == wanted]
     if not candidates:
-        there = short_repr(text[start:end])
         raise ValueError(
-            f"the region {short_repr(marked)} is from {start} to {end}, where the text has {there}"
+            f"the region {short_repr(marked)} is from {start} to {end}, where the text has "
+            f"{short_repr(text[start:end])}"
         )
     if len(candidates) > 1 and marked is None:
         what = (

@@ -44,7 +44,8 @@ class Origin:
 
     def select(self, indices: Sequence[int]) -> Origin:
         """The locations of these rows, in this order."""
-        file, number = (array(a.typecode, [a[i] for i in indices]) for a in (self.file, self.number))
+        file = array("H", [self.file[i] for i in indices])
+        number = array("q", [self.number[i] for i in indices])
         groups = array("q", [self.groups[i] for i in indices] if self.groups else [])
         return Origin(self.files, file, number, groups, select_values(self.ids, indices) if self.ids else ())
 

@@ -93,8 +93,8 @@ class FirstSeen:
 
     def add(self, key: Hashable, value: Any, location: Any) -> tuple[bool, Any]:
         """Whether the key is new; and where it was first seen with another value, None where it was not."""
-        first, known = self._first.setdefault(key, (location, value))
-        if known != value:
+        first, earlier = self._first.setdefault(key, (location, value))
+        if earlier != value:
             return False, first
         if first == location:
             return True, None

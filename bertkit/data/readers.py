@@ -104,11 +104,11 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
             setting("format", readers[0].name),
         )
     if not readers:
-        known = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
+        suffixes = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
         broken = "".join(f"; {what}" for what in _others().values() if isinstance(what, str))
         raise DataError(
             path,
-            f"unknown file format; known: {known}, each also with .gz or .xz{broken}",
+            f"unknown file format; known: {suffixes}, each also with .gz or .xz{broken}",
             f"Rename it, or {setting('format', 'csv')}",
         )
     return readers[0]

@@ -31,7 +31,7 @@ class Columns:
             return self.values[key]
         if isinstance(key, int | slice):
             return {name: column[key] for name, column in self.values.items()}
-        return {name: [column[index] for index in key] for name, column in self.values.items()}
+        return {name: list(map(column.__getitem__, key)) for name, column in self.values.items()}
 
     def __iter__(self) -> Iterator[Json]:
         return (self[index] for index in range(len(self)))

@@ -40,7 +40,7 @@ def cell(row: Record, source: Source) -> Any:
     """
     if isinstance(source, str):
         return row.get(source)
-    values = [value for name in source if (value := row.get(name)) is not None]
+    values = [row[name] for name in source if row.get(name) is not None]
     joined = "\n".join(str(value) for value in values if value != "") if values else None
     return next((value for value in values if not isinstance(value, str)), joined)
 

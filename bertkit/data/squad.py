@@ -27,7 +27,7 @@ def is_squad(document: object) -> bool:
     """
     articles = document.get("data") if isinstance(document, dict) else None
     return isinstance(articles, list) and any(
-        isinstance(each, dict) and "paragraphs" in each for each in articles
+        isinstance(article, dict) and "paragraphs" in article for article in articles
     )
 
 
@@ -47,8 +47,10 @@ def squad_rows(document: Any, problems: Problems) -> NumberedRows:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     number += 1
-                    found = [] if question.get("is_impossible") else question["answers"]
-                    answers = {key: [answer[key] for answer in found] for key in ("text", "answer_start")}
+                    items = [] if question.get("is_impossible") else question["answers"]
+                    texts = [answer["text"] for answer in items]
+                    starts = [answer["answer_start"] for answer in items]
+                    answers = {"text": texts, "answer_start": starts}
                     row = {"id": question["id"], "title": article["title"], "question": question["question"]}
                     yield number, {**row, "context": paragraph["context"], "answers": answers}
         except (LookupError, TypeError, AttributeError) as error:
@@ -77,7 +79,7 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
         value = [{"text": text, "answer_start": start} for text, start in pairs]
     if not isinstance(value, list):
         raise ValueError(f"`answers` holds {short_repr(value)}, where {_FORMS}")
-    return [_read_answer(number, each) for number, each in enumerate(value, 1)]
+    return [_read_answer(number, answer) for number, answer in enumerate(value, 1)]
 
 
 def with_starts(answers: object, starts: list[int] | None) -> object:
@@ -96,18 +98,18 @@ def check_answers(context: str, answers: object) -> tuple[Json, int]:
     Raises ValueError like `read_answers`, and with each answer that is empty, does not occur or, where it is
     searched for, occurs more than once.
     """
-    given = read_answers(answers)
+    pairs = read_answers(answers)
     problems = list[str]()
     starts = []
-    for number, (text, start) in enumerate(given, 1):
+    for number, (text, start) in enumerate(pairs, 1):
         located, fault = _locate(context, text, start)
         starts.append(located)
         if fault:
             problems.append(f"answer {number}, {short_repr(text)}, {fault}")
     if problems:
         raise ValueError(*problems)
-    moved = sum(start not in (None, located) for (_, start), located in zip(given, starts, strict=True))
-    return {"text": [text for text, _ in given], "answer_start": starts}, moved
+    moved = sum(start not in (None, located) for (_, start), located in zip(pairs, starts, strict=True))
+    return {"text": [text for text, _ in pairs], "answer_start": starts}, moved
 
 
 def locate_answers(table: Table, split: str) -> Checked:
@@ -115,11 +117,11 @@ def locate_answers(table: Table, split: str) -> Checked:
     names = table.values.get("id", [None] * len(table))
     moved = 0
 
-    def locate(context: str, given: object) -> Json | None:
+    def locate(context: str, answers: object) -> Json | None:
         nonlocal moved
-        if given is None:
+        if answers is None:
             return None
-        located, wrong = check_answers(context, given)
+        located, wrong = check_answers(context, answers)
         moved += wrong
         return located
 
@@ -139,9 +141,9 @@ def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: i
             f"{split}: `answer_start` is wrong for {counted(moved, 'answer')}, found elsewhere in the context"
         )
         yield warn(what, "Correct `answer_start` where another place is meant.")
-    known = array("q", (hash(name) for name in names if name is not None))
-    if len(set(known)) < len(known):
-        what = f"{split}: {counted(len(known) - len(set(known)), 'id', 'occur')} more than once"
+    ids = array("q", (hash(name) for name in names if name is not None))
+    if len(set(ids)) < len(ids):
+        what = f"{split}: {counted(len(ids) - len(set(ids)), 'id', 'occur')} more than once"
         yield warn(what, "Give each question an id of its own, by which messages and predictions name it.")
 
 

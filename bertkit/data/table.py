@@ -85,11 +85,11 @@ NumberedRows = Iterator[
 
 def required(rows: Dataset, *names: str) -> str:
     """The first of these columns that the rows have. Raises DataError where they have none of them."""
-    found = next((name for name in names if name in rows.column_names), None)
-    if found is None:
+    present = next((name for name in names if name in rows.column_names), None)
+    if present is None:
         raise DataError(
             f"column{'s' * (len(names) > 1)} {' and '.join(f'`{name}`' for name in names)}",
             f"not in the rows, which have {', '.join(rows.column_names)}",
             f"Map it, e.g.  data: {{columns: {{{names[0]}: …}}}}",
         )
-    return found
+    return present

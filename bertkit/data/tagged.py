@@ -82,27 +82,27 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     values = table.values["tags"]
     where = table.origin.__getitem__
     repaired = array("q")
-    known = scheme or _scheme_of(values, where)
+    stated = scheme or _scheme_of(values, where)
 
     def convert(number: int, row: Record) -> list[str] | None:
         tags = row["tags"]
         if tags is None:
             return None
         units = row.get("tokens") or (
-            words(row["text"]) if known == "none" and "text" in row else places_of(row)
+            words(row["text"]) if stated == "none" and "text" in row else places_of(row)
         )
         if len(tags) != len(units):
             raise ValueError(f"{len(units)} words, but {len(tags)} tags")
-        if known == "none":
+        if stated == "none":
             if "" in tags:
                 raise ValueError(f"tag {tags.index('') + 1} is empty")
             return list(tags)
-        bio, count = to_bio(tags, known)
+        bio, count = to_bio(tags, stated)
         repaired.extend([number] if count else [])
         return bio
 
     bio = DiskList(each_row(convert, where, range(len(table)), rows_of(table)))
-    findings = [] if known in ("BIO", "none") else [note(f"{split}: its tags are {known}; read as BIO")]
+    findings = [] if stated in ("BIO", "none") else [note(f"{split}: its tags are {stated}; read as BIO")]
     if repaired:
         what = f"{split}: {counted(len(repaired), 'sentence')} with an entity that begins with I-; read as B-"
         fix = "Correct the tags where the entity begins earlier, or has another type."
@@ -199,7 +199,8 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
     if lost := [f"{name} {number:,}" for name, number in occurrences.items() if name not in kept]:
         what = f"{split}: types of which no span is left: {listed(lost)}"
         findings.append(Finding("severe", f"{what}; {MISSED}", fix))
-    tags, spans = (DiskList(row[place] for row in aligned_rows) for place in (0, 1))
+    tags = DiskList(row_tags for row_tags, _ in aligned_rows)
+    spans = DiskList(row_spans for _, row_spans in aligned_rows)
     return table.with_(spans=spans, tags=tags), findings
 
 
@@ -208,10 +209,8 @@ def given_entities(rows: Dataset, unit: Unit) -> dict[int, list[tuple[Any, ...]]
     if not {"text", "spans"}.issubset(rows.column_names):
         return {}
     gold = dict[int, list[tuple[Any, ...]]]()
-    for row, columns in enumerate(
-        zip(*(column_values(rows, name) for name in ("text", "tags", "spans")), strict=True)
-    ):
-        text, tags, spans = columns
+    columns = (column_values(rows, name) for name in ("text", "tags", "spans"))
+    for row, (text, tags, spans) in enumerate(zip(*columns, strict=True)):
         if spans is None:
             continue
         as_given = gold_entities(words(text, unit), spans)

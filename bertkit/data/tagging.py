@@ -103,8 +103,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     spans: list[Entity] = []
     for index, (before, tag) in enumerate(pairwise(["O", *tags])):
         if _joined(before, tag):
-            name, first, _ = spans[-1]
-            spans[-1] = (name, first, index + 1)
+            spans[-1] = (*spans[-1][:2], index + 1)
         elif tag != "O":
             spans.append((tag[2:], index, index + 1))
     return spans
@@ -118,7 +117,11 @@ def labelled(tags: Sequence[str], scheme: Learned) -> list[Entity]:
 def strict_entities(tags: Sequence[str], scheme: Learned = "BIO") -> list[Entity]:
     """Those of `entities` that begin, and in BIOES end, as the scheme requires; seqeval's strict mode."""
     first, last = ("B", "BI") if scheme == "BIO" else ("BS", "ES")
-    return [each for each in entities(tags) if tags[each[1]][0] in first and tags[each[2] - 1][0] in last]
+    return [
+        (name, start, end)
+        for name, start, end in entities(tags)
+        if tags[start][0] in first and tags[end - 1][0] in last
+    ]
 
 
 def invalid(tags: Sequence[str], scheme: Learned = "BIO") -> int:
@@ -135,11 +138,12 @@ def word_tags(tags: Sequence[str], words: Sequence[int], scheme: Learned) -> lis
     if scheme == "none":
         return [tags[word] for word in words]
     index_of = {word: index for index, word in enumerate(words)}
-    spans = (
-        (kind, [index_of[w] for w in range(first, end) if w in index_of])
-        for kind, first, end in entities(tags)
-    )
-    return tags_of([(kind, some[0], some[-1] + 1) for kind, some in spans if some], len(words), scheme)
+    kept = list[Entity]()
+    for kind, first, end in entities(tags):
+        indices = [index_of[word] for word in range(first, end) if word in index_of]
+        if indices:
+            kept.append((kind, indices[0], indices[-1] + 1))
+    return tags_of(kept, len(words), scheme)
 
 
 def _joined(before: str, tag: str) -> bool:
@@ -165,7 +169,6 @@ def without_prefixes(tags: Iterable[str]) -> bool:
 def check_prefixes(tags: Sequence[str], scheme: Scheme) -> None:
     """Raises ValueError, with its number from 1, for a tag that the scheme does not have."""
     for number, tag in enumerate(tags, 1):
-        prefix, hyphen, name = tag.partition("-")
-        if tag != "O" and not (len(prefix) == 1 and prefix in _PREFIXES[scheme] and hyphen and name):
-            known = ", ".join(f"{letter}-TYPE" for letter in _PREFIXES[scheme])
-            raise ValueError(f"tag {number}, {tag!r}: unknown scheme; {scheme} has O, {known}")
+        if tag != "O" and not (tag[:1] in [*_PREFIXES[scheme]] and tag[1:2] == "-" and tag[2:]):
+            forms = ", ".join(f"{letter}-TYPE" for letter in _PREFIXES[scheme])
+            raise ValueError(f"tag {number}, {tag!r}: unknown scheme; {scheme} has O, {forms}")

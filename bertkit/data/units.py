@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
@@ -111,18 +111,22 @@ def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Plac
     places = list[Places]()
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
-        text, own = _read(row, len(texts))
+        text, of_row = _read(row, len(texts))
         by_spaces = "text" not in row and text == " ".join(row["tokens"])
         of_tokens = "tokens" in row and (unit == "given" or (unit == "words" and by_spaces))
         texts.append(text)
-        places.append(own if of_tokens else words(text, unit))
+        places.append(of_row if of_tokens else words(text, unit))
     return texts, places
 
 
 def words_of(rows: Dataset, unit: Unit) -> list[list[str]]:
     """What has a tag in each row, as text."""
     texts, places = sentences(rows, unit)
-    return [[text[start:end] for start, end in row] for text, row in zip(texts, places, strict=True)]
+    return [_cut_out(text, row) for text, row in zip(texts, places, strict=True)]
+
+
+def _cut_out(text: str, places: Places) -> list[str]:
+    return [text[start:end] for start, end in places]
 
 
 def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, list[Finding]]:
@@ -147,19 +151,20 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
     latin = script_share((text for text, _ in pairs()), LATIN) >= 0.5
     findings = list[Finding]()
     for unit in TEXT_UNITS:
-        total, cut, example, misfits = _cut(pairs(), table.origin.__getitem__, unit)
-        few = 0 < cut <= MISALIGNED * total and not (unspaced and unit == "words")
-        if unit == "characters" or not cut or few or offsets.likely_unit(misfits):
+        fit = _fit(pairs(), table.origin.__getitem__, unit)
+        few = 0 < fit.cut <= MISALIGNED * fit.total and not (unspaced and unit == "words")
+        if unit == "characters" or not fit.cut or few or offsets.likely_unit(fit.misfits):
             break
         what = (
-            f"units: characters, since {share(cut, total)} of the entities of {split} begin or end "
+            f"units: characters, since {share(fit.cut, fit.total)} of the entities of {split} begin or end "
             "inside a word"
         )
         fix = "If their offsets are wrong, correct them: with  task: {words: words}  such a span is an error."
-        findings.append(warn(f"{what}; {example}", fix) if latin else note(f"{what}; {example}"))
+        findings.append(warn(f"{what}; {fit.example}", fix) if latin else note(f"{what}; {fit.example}"))
     if few:
-        what = f"{split}: {cut:,} of {counted(total, 'span')} cut a word, and are expanded to whole words"
-        findings.append(warn(f"{what}; {example}", "Correct the offsets where they are wrong."))
+        cut = f"{split}: {fit.cut:,} of {counted(fit.total, 'span')} cut a word"
+        what = f"{cut}, and are expanded to whole words"
+        findings.append(warn(f"{what}; {fit.example}", "Correct the offsets where they are wrong."))
     return unit, few, findings
 
 
@@ -184,12 +189,16 @@ def python_spans(table: Table, split: str) -> tuple[Callable[[], Iterator[Marked
     return (moved if in_utf_16 else readable), findings
 
 
-def _cut(
-    pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit
-) -> tuple[int, int, str, list[Marked]]:
-    """How many spans there are, how many of them cut a unit, the first of those, and rows whose spans do not
-    fit.
-    """
+class _Fit(NamedTuple):
+    """How spans fit a unit."""
+
+    total: int
+    cut: int  # spans that cut a unit
+    example: str  # the first of them
+    misfits: list[Marked]  # rows whose spans do not fit
+
+
+def _fit(pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit) -> _Fit:
     total = 0
     cut = 0
     example = ""
@@ -202,7 +211,7 @@ def _cut(
             misfits.append((text, spans))
         if aligned.counts["cut"] and not example:
             example = f"for example {where(row)}: {aligned.problems[0]}"
-    return total, cut, example, misfits
+    return _Fit(total, cut, example, misfits)
 
 
 def _read(row: Record, number: int) -> tuple[str, Places]:

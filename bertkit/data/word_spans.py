@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from bertkit.data.scripts import UNSPACED, marks
@@ -118,7 +119,7 @@ def gold_entities(offsets: Places, spans: Iterable[Record]) -> list[tuple[Any, .
     starts = [start for start, _ in offsets]
     ends = [end for _, end in offsets]
     gold = dict[tuple[Any, ...], None]()
-    for start, end, label in ((span[key] for key in _KEYS) for span in spans):
+    for start, end, label in map(itemgetter(*_KEYS), spans):
         first = bisect_right(ends, start)
         stop = bisect_left(starts, end)
         whole = (starts[first], ends[stop - 1]) == (start, end)
@@ -140,7 +141,7 @@ def read_spans(value: object) -> list[Span]:
             raise ValueError(f"`spans` {short_repr(value)} is not JSON: {error}") from None
     if not isinstance(value, list | tuple):
         raise ValueError(f"`spans` {short_repr(value)}, where a list of spans is expected")
-    return [_read_span(number, each) for number, each in enumerate(value, 1)]
+    return [_read_span(number, span) for number, span in enumerate(value, 1)]
 
 
 @functools.cache
@@ -164,7 +165,9 @@ def _fault(text: str, span: Record) -> str:
     """Why a span cannot be used; "" where it can."""
     if missing := [key for key in _KEYS if key not in span]:
         return f"has no {' and no '.join(missing)}"
-    start, end, label = (span[key] for key in _KEYS)
+    start = span["start"]
+    end = span["end"]
+    label = span["label"]
     if not all(isinstance(offset, int) and not isinstance(offset, bool) for offset in (start, end)):
         return f"is from {short_repr(start)} to {short_repr(end)}, where whole numbers are expected"
     if not isinstance(label, str) or not label.strip():
@@ -178,15 +181,15 @@ def _fault(text: str, span: Record) -> str:
 
 def _says_other(span: Record, text: str) -> bool:
     """Whether a span has a text of its own, and it is another one, whatever its case and whitespace."""
-    own = span.get("text")
-    return isinstance(own, str) and own.casefold().split() != text.casefold().split()
+    stated = span.get("text")
+    return isinstance(stated, str) and stated.casefold().split() != text.casefold().split()
 
 
 def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
     """(length, entity): the longest, then the longest that shares no word with it, and so on."""
     taken = set[int]()
     disjoint = list[Entity]()
-    for _, entity in sorted(aligned, key=lambda each: -each[0]):
+    for _, entity in sorted(aligned, key=lambda item: -item[0]):
         if taken.isdisjoint(range(entity[1], entity[2])):
             taken.update(range(entity[1], entity[2]))
             disjoint.append(entity)
