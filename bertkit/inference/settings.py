@@ -89,9 +89,8 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     folder = str(encoder.folder)
     config = encoder.config.to_dict() if encoder.config else read_object(encoder.folder / "config.json")
     # of an encoder–decoder, both configs; otherwise the one
-    halves = [half for name in ("encoder", "decoder") if isinstance(half := config.get(name), dict)] or [
-        config
-    ]
+    parts = map(config.get, ("encoder", "decoder"))
+    halves = [part for part in parts if isinstance(part, dict)] or [config]
     config = halves[0]
     # A post-processor has rules of its own for single texts and for pairs, and may add tokens that no
     # vocabulary has.
