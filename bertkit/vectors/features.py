@@ -103,7 +103,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         not text."""
         check_is_fitted(self)
         if self.reader_.params.pool == "none":
-            return [each for texts in _chunks(column_of_texts(X)) for each in self.reader_.words(texts)]
+            return [words for texts in _chunks(column_of_texts(X)) for words in self.reader_.words(texts)]
         vectors, lost = self.vectors(X)
         if lost.any():
             dropped = counted(int(lost.sum()), "token")
