@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bertkit import cache
 from bertkit.cache import fingerprint, sha256_of_json
-from bertkit.inference import vector_cache
+from bertkit.vectors import cache as vector_cache
 from bertkit.vectors.cache import cached
 
 KEY = {"model": "m", "layers": [1]}
