@@ -135,8 +135,8 @@ def _audit(
     model = run.folder if run and (run.model / "config.json").is_file() else None
     new = read_unlabelled(recipe, *choose, model) if choose else None
     encode = unit_vectors(recipe.model) if recipe.model.name or new else None
-    found = run.predictions(OUT_OF_FOLD) if run else None
-    answers = found if found and found.is_file() else cross_validate(recipe, folder)
+    stored = run.predictions(OUT_OF_FOLD) if run else None
+    answers = stored if stored and stored.is_file() else cross_validate(recipe, folder)
     if not processes.first():
         return Audit(folder, ())
     rows = _answered(recipe, answers)

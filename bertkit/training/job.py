@@ -344,8 +344,9 @@ def scored_splits(data: Data) -> list[str]:
 
 def arguments(job: Job, folder: Path, seed: int) -> Arguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
+    settings = _settings(job, folder, seed)
     try:
-        args = Arguments(**_settings(job, folder, seed))
+        args = Arguments(**settings)
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError("training", str(error).strip().removeprefix("--")) from error
     if args.fp16 and args.device.type == "cpu":
@@ -391,9 +392,8 @@ def _settings(job: Job, folder: Path, seed: int) -> Json:
         )
     else:
         settings["eval_strategy"] = "no"
-    if (recipe.folds or len(recipe.seeds) > 1) and settings.get(
-        "run_name"
-    ):  # else trackers draw them as one line
+    several = recipe.folds or len(recipe.seeds) > 1
+    if several and settings.get("run_name"):  # else trackers draw them as one line
         settings["run_name"] += f"-{folder.name}"
     return {**defaults, **settings}
 
