@@ -119,7 +119,7 @@ class MultiTaskPredictor:
         runners = {name: part.predict_features for name, part in self.tasks.items()}
         first = next(iter(runners.values()))
         with first.inference():
-            for names, together in _group_by_input(self.tasks, features):
+            for names, together in _group_by_input(self.tasks, features).items():
                 lengths = [features[names[0]]["length"][indices[0]] for indices in together]
                 for batch in first.batches(lengths):
                     self.encoder.forget()
@@ -206,8 +206,8 @@ def load_tasks(
 
 def _group_by_input(
     tasks: Mapping[str, Predictor], features: Record
-) -> Iterator[tuple[list[str], list[list[int]]]]:
-    """Tasks, and the indices of the features, one of each task, that give the encoder the same inputs."""
+) -> Mapping[tuple[str, ...], list[list[int]]]:
+    """Tasks -> the indices of the features, one of each task, that give the encoder the same inputs."""
     readers: defaultdict[tuple[Any, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, encoded in features.items():
         inputs = tasks[name].task.tokenizer.model_input_names
@@ -220,5 +220,4 @@ def _group_by_input(
     groups: defaultdict[tuple[str, ...], list[list[int]]] = defaultdict(list)
     for group in readers.values():
         groups[tuple(name for name, _ in group)].append([index for _, index in group])
-    for names, together in groups.items():
-        yield list(names), together
+    return groups

@@ -70,8 +70,7 @@ def read_documents(rows: Iterable[tuple[str, Record]], seen: FirstSeen) -> Itera
 
 
 def new_columns(batch: Sequence[Document], columns: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Column -> type, of the columns that this batch adds to these; whole and other numbers make
-    numbers.
+    """Column -> type, of the columns that this batch adds to these; whole and other numbers make numbers.
 
     Raises DataError with the rows that hold another type.
     """
@@ -94,16 +93,16 @@ def _document(where: str, row: Record, problems: Problems) -> Document | None:
     """None, and problems, for a bad row."""
     key = "id" if "id" in row else "_id"
     wrong = list[str]()
-    number = row.get(key)
+    identifier = row.get(key)
     title = row.get("title")
     text = row.get("text")
     name = ""
     try:
-        name = read_name(None if isinstance(number, bool) else number) or ""
+        name = read_name(None if isinstance(identifier, bool) else identifier) or ""
     except ValueError as error:
         wrong.append(f"its `id` {error}")
     if not wrong and not name.strip():
-        wrong.append(f"its `id` is {short_repr(number)}, where a text or a whole number is expected")
+        wrong.append(f"its `id` is {short_repr(identifier)}, where a text or a whole number is expected")
     if "text" not in row:
         wrong.append(f"has no column `text`; it has {', '.join(map(str, row)) or 'nothing'}")
     for column, value in (("title", title), ("text", text)):

@@ -152,9 +152,7 @@ def _fused(nearest: Sequence[Json], matching: Sequence[Json]) -> list[Json]:
     for rows in (nearest, matching):
         for rank, row in enumerate(rows, 1):
             fused[row["id"]] += 1 / (FUSION + rank)  # type: ignore[assignment]
-            best[row["id"]] = max(
-                best.get(row["id"], row), row, key=lambda passage: float(passage["_cosine"])
-            )
+            best[row["id"]] = max(best.get(row["id"], row), row, key=lambda hit: float(hit["_cosine"]))
     ranked = [row | {"_relevance": fused[name]} for name, row in best.items()]
     return sorted(ranked, key=lambda row: (-row["_relevance"], -row["_cosine"], row["id"]))
 

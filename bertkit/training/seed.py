@@ -288,9 +288,9 @@ def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
         for name, module in extra.items():
             (aside / name).parent.mkdir(exist_ok=True)
             save_file(module.state_dict(), aside / f"{name}.safetensors")
-    backend = task.tokenizer
-    backend.backend_tokenizer.no_truncation()  # limits of the last call, which are not the tokenizer's own
-    backend.backend_tokenizer.no_padding()
+    backend = task.tokenizer.backend_tokenizer
+    backend.no_truncation()  # limits of the last call, which are not the tokenizer's own
+    backend.no_padding()
     save_tokenizer(task.tokenizer, aside)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
