@@ -142,21 +142,13 @@ def predict(
     checked = _Checked(numbered, file, columns.values(), table)
     others = iter(checked)
     first = list(islice(others, 1))
+    answered = list[str]()
     if first and not alone:
         predictor = predictor.reading(first[0])
-    answered = list[str]()
-    if table and not by_entity and first and alone:
+    elif first and table and not by_entity:
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
     live = file == "-" and target is None and not (alone and predictor.task.schema.together)
-    every = chain(first, others)
-    rows, inputs = tee(every if live else progress(every, "row"))
-    stream = predictor.stream(inputs, start)
-    if live:
-        stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(inputs))
-    answers = _unread_counted(stream, several=not alone)
-    pairs: Pairs = zip(answers, rows, strict=True)
-    if live:
-        pairs = _flushed(pairs)
+    pairs = _answered(predictor, chain(first, others), start, live)
     delimiter, encoding = (
         written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     )
@@ -177,10 +169,17 @@ def predict(
     return checked.count
 
 
-def _flushed(pairs: Pairs) -> Pairs:
-    for pair in pairs:
+def _answered(predictor: Any, rows: Iterator[Json], start: int, live: bool) -> Pairs:
+    """The answers and their rows. live: each is answered and written before the next one is read."""
+    rows, inputs = tee(rows if live else progress(rows, "row"))
+    stream = predictor.stream(inputs, start)
+    if live:
+        stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(inputs))
+    answers = _unread_counted(stream, isinstance(predictor, MultiTaskPredictor))
+    for pair in zip(answers, rows, strict=True):
         yield pair
-        sys.stdout.flush()  # the line of this pair is written when the next pair is requested
+        if live:
+            sys.stdout.flush()  # the line of this pair is written when the next pair is requested
 
 
 def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer]:
@@ -239,14 +238,12 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     kind = "".join(reader.name for reader in by_suffix(suffix_of(file))[:1])
     tables = ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
-    if (
-        file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different
-    ):  # the run's layout does not apply
-        spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
-    spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
-    return spec.model_copy(
-        update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}}
-    )
+    changes: Json = {}
+    if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:
+        changes = {name: DataSpec.model_fields[name].default for name in LAYOUT}  # not that of the run
+    changes["missing_fields"] = "error"  # every row gets an answer
+    changes |= {name: getattr(layout, name) for name in layout.model_fields_set - {"source"}}
+    return spec.model_copy(update=changes)
 
 
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, Json]]:

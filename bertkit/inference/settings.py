@@ -51,11 +51,10 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     source: what the model is called in messages, as the user named it.
     """
     section = read_object(folder / "config.json").get("bertkit")
-    if section is None and task is None:
-        raise ModelError(
-            source, "was not trained by bertkit", f"Name its task. Known: {', '.join(task_names())}."
-        )
     if section is None:
+        if task is None:
+            fix = f"Name its task. Known: {', '.join(task_names())}."
+            raise ModelError(source, "was not trained by bertkit", fix)
         return Settings(task={"name": task})
     try:
         settings = Settings.model_validate(section)
