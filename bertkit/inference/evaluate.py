@@ -208,14 +208,12 @@ def evaluate(
     layout.
 
     data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken;
-    or rows as
-        for `bertkit.train`, alone or by split.
+        or rows as for `bertkit.train`, alone or by split.
     split: by default test, validation or train: the first that has targets; of `data`, test.
     by: a column; the scores of each of its values are reported too.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for
-    `load`
-    and `score`.
+    `load` and `score`.
     Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data
     alone, a dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
 

@@ -149,8 +149,7 @@ class Predictor:
         """The rows, one at a time. Raises DataError on what has no rows.
 
         rows: texts or dicts, or one of them; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which
-        is
-            converted as a whole.
+            is converted as a whole.
         """
         if is_frame(rows):
             return frame_rows(rows, self.reads)

@@ -51,8 +51,7 @@ def mine(
     source: a run, folder or Hub id. data: a folder in BEIR's layout, and the split of its queries.
     form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
     `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query,
-    `label`
-    1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
+    `label` 1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
     Raises DataError and ModelError.
 
     >>> mined = bertkit.mine("runs/retriever", bertkit.samples_folder() / "retrieval", "negatives.jsonl")

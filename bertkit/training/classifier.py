@@ -31,9 +31,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         model: What `model` of a recipe may be.
         output_dir: Each `fit` makes a run folder in it; None: a temporary one, which lives as long as the
-        estimator. validation: The share of the rows of `fit` that is held out, by which the best model is
-        selected. settings: Further keyword arguments of `train`, such as `{"epochs": 5, "learning_rate":
-        1e-4}`.
+            estimator.
+        validation: The share of the rows of `fit` that is held out, by which the best model is selected.
+        settings: Further keyword arguments of `train`, such as `{"epochs": 5, "learning_rate": 1e-4}`.
 
     >>> classifier = bertkit.Classifier("bert-base-uncased", settings={"epochs": 1})
     >>> texts, labels = [f"{word} film {n}" for n in range(10) for word in ("bad", "good")], [0, 1] * 10
