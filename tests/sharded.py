@@ -114,7 +114,7 @@ def answers(room, out, names, precision):
             distributed.init_process_group("gloo")
         for name in names:
             predictor = load(room / name / "model", precision=precision)
-            runner = replace(predictor.predict_features, mapper=sharded_map if several else map)
+            runner = replace(predictor.predict_features, mapper=sharded_map if several else None)
             rows = small.read_rows(room / name / "rows.jsonl")
             found = predictor.task.answer(predictor.canonical(rows, 0), runner)
             small.write_rows(out / "written" / f"{name}.{rank}.jsonl", list(found))

@@ -30,7 +30,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from bertkit.data.word_spans import words
 from bertkit.errors import DataError, ModelError
-from bertkit.inference import embed
+from bertkit.vectors import embed
 from bertkit.vectors.embed import embed_file
 from bertkit.vectors.features import Features
 from bertkit.vectors.layer_reader import LayerReader

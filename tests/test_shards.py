@@ -12,10 +12,10 @@ from sharded import SETTINGS
 from transformers import set_seed
 
 from bertkit.cli.main import main
-from bertkit.inference import embed, features, vector_cache
 from bertkit.processes import Shard
 from bertkit.tasks import OURS
 from bertkit.training.seed import save
+from bertkit.vectors import cache, embed, features
 
 # 11, in chunks of 3, of which some texts are repeated
 ROWS = [
@@ -39,7 +39,7 @@ def models(tiny_encoder, tmp_path_factory):
 def _small_chunks(monkeypatch):
     for kind in OURS.values():
         monkeypatch.setattr(kind, "chunk_size", 3)
-    for module in (embed, features, vector_cache):
+    for module in (embed, features, cache):
         monkeypatch.setattr(module, "CHUNK", 3)
 
 

@@ -80,8 +80,7 @@ def audit(
     """Answer each row with a model that was not trained on it, and list the rows that may be wrong.
 
     source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose
-    out-of-fold
-        answers are used if it has them and nothing is overridden.
+        out-of-fold answers are used if it has them and nothing is overridden.
     output_dir: a new or empty folder; the same call continues what was interrupted. data, values: as for
     `train`. overrides: as for `load_recipe`.
     unlabelled: a file from which `next` rows are chosen for labelling, 100 by default.
@@ -135,8 +134,8 @@ def _audit(
     model = run.folder if run and (run.model / "config.json").is_file() else None
     new = read_unlabelled(recipe, *choose, model) if choose else None
     encode = unit_vectors(recipe.model) if recipe.model.name or new else None
-    found = run.predictions(OUT_OF_FOLD) if run else None
-    answers = found if found and found.is_file() else cross_validate(recipe, folder)
+    stored = run.predictions(OUT_OF_FOLD) if run else None
+    answers = stored if stored and stored.is_file() else cross_validate(recipe, folder)
     if not processes.first():
         return Audit(folder, ())
     rows = _answered(recipe, answers)

@@ -27,7 +27,7 @@ class Checked:
             yield f"{f'{name}: ' if name else ''}{task.name}: {task.describe()}"
             yield f"first row as the model reads it: {task.tokenizer.decode(first)}"
         features_by_task = [(job.task, job.features) for job in self.jobs.by_task.values()]
-        yield from filter(None, (each.summarize(features_by_task) for each in self.jobs.first.attachments))
+        yield from filter(None, (part.summarize(features_by_task) for part in self.jobs.first.attachments))
         recipe = self.jobs.recipe
         folds = recipe.folds if isinstance(recipe, Recipe) else None
         ready = "ready to train"
@@ -55,4 +55,4 @@ def check(
     []
     """
     jobs, findings = prepare_jobs(read(recipe, data, overrides))
-    return Checked({name or jobs.only.task.name: found for name, found in findings.items()}, jobs)
+    return Checked({name or jobs.only.task.name: findings[name] for name in findings}, jobs)

@@ -7,7 +7,8 @@ the AGPL, would reach the programs of those who use bertkit.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,11 @@ class ErrorEstimate(NamedTuple):
     value: float
     interval: Interval | None
     agreed: float
+
+
+def table_of(scores: Iterable[Mapping[str, float]], names: Sequence[str]) -> Floats:
+    """`(rows, labels)`: the probabilities of labels with these names."""
+    return np.array([list(map(row.__getitem__, names)) for row in scores])
 
 
 def likely_wrong(table: Floats, labels: Ints) -> Bools:
@@ -56,20 +62,22 @@ def guesses(table: Floats, labels: Ints) -> Ints:
     return np.where(reached.any(axis=1), np.where(several, table.argmax(axis=1), reached.argmax(axis=1)), -1)
 
 
-def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstimate:
+def wrong_share(labels: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstimate:
     """The share of given labels outside the diagonal of the joint, whose rows sum to how often each label is
     given.
 
-    given, best, guess: label ids `(decisions,)`: those in the data, the most probable, those of the joint, -1
-    for none. unit: the row or sentence of each decision, by which the bootstrap resamples; the averages that
-    labels must reach stay as they are.
+    labels, best, guess: label ids `(decisions,)`: those in the data, the most probable, those of the joint,
+    -1 for none. unit: the row or sentence of each decision, by which the bootstrap resamples; the averages
+    that labels must reach stay as they are.
     """
-    labels = int(given.max()) + 1
     by_unit = summed_by(unit, int(unit.max()) + 1).T
-    counted, confident, right = (
-        summed_by(given, labels, chosen.astype(np.float64)) @ by_unit
-        for chosen in (np.ones(len(given)), guess >= 0, guess == given)
-    )
+
+    def by_label(chosen: Floats | Bools) -> Any:
+        return summed_by(labels, int(labels.max()) + 1, chosen.astype(np.float64)) @ by_unit
+
+    counted = by_label(np.ones(len(labels)))
+    confident = by_label(guess >= 0)
+    right = by_label(guess == labels)
 
     def weighted(weights: Floats) -> Values:
         counts = counted @ weights
@@ -82,17 +90,15 @@ def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstima
 
     value = weighted(np.ones((counted.shape[1], 1)))["wrong"]
     return ErrorEstimate(
-        float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"], float((best == given).mean())
+        float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"], float((best == labels).mean())
     )
 
 
-def _averages(table: Floats, given: Ints) -> Floats:
+def _averages(table: Floats, labels: Ints) -> Floats:
     """`(labels,)`: the mean probability of each label in the rows where it is given; infinite where there is
     none.
     """
-    labels = table.shape[1]
-    own = table[np.arange(len(given)), given]
-    sums, counts = (
-        np.bincount(given, values, labels).astype(np.float64) for values in (own, np.ones(len(given)))
-    )
-    return ratio(sums, counts, undefined=np.inf)
+    size = table.shape[1]
+    sums = np.bincount(labels, table[np.arange(len(labels)), labels], size)
+    counts = np.bincount(labels, minlength=size)
+    return ratio(sums.astype(np.float64), counts.astype(np.float64), undefined=np.inf)

@@ -87,12 +87,12 @@ def clusters(
     whitespace are the same.
     """
     numbers = []
-    for column, own in zip(texts, vectors, strict=True):
+    for column, of_texts in zip(texts, vectors, strict=True):
         keys = [folded(text) for text in column]
         number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         of_row = np.asarray([number[key] for key in keys])
         _, first = np.unique(of_row, return_index=True)
-        numbers.append(connected(own[first], threshold)[of_row])
+        numbers.append(connected(of_texts[first], threshold)[of_row])
     return np.unique(np.stack(numbers, axis=1), axis=0, return_inverse=True)[1]
 
 
@@ -133,29 +133,29 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
     values = [row[name] for row in rows for name in targets if isinstance(row.get(name), int | float)]
     most = APART * (max(values, default=0.0) - min(values, default=0.0))
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
-    found = [
-        (_problem(targets, [rows[i] for i in each], [keys[i] for i in each], most), each)
-        for each in members
-        if len(each) > 1
-    ]
-    found.sort(key=lambda pair: (pair[0], -len(pair[1])))
-    counts = np.bincount([problem for problem, _ in found], minlength=len(PROBLEMS))
+    ranked = []
+    for cluster in members:
+        if len(cluster) > 1:
+            problem = _problem(targets, [rows[i] for i in cluster], [keys[i] for i in cluster], most)
+            ranked.append((problem, cluster))
+    ranked.sort(key=lambda pair: (pair[0], -len(pair[1])))
+    counts = np.bincount([problem for problem, _ in ranked], minlength=len(PROBLEMS))
     listed = [
         {**identified(rows[index], schema), "cluster": number, "problem": PROBLEMS[problem]}
         | {
             "target": _shown(targets, rows[index]),
-            "cosine": round(min(1.0, float(whole[index] @ whole[each[0]])), 4),
+            "cosine": round(min(1.0, float(whole[index] @ whole[cluster[0]])), 4),
         }
-        for number, (problem, each) in enumerate(found, 1)
-        for index in each
+        for number, (problem, cluster) in enumerate(ranked, 1)
+        for index in cluster
     ]
     conflicts = int(counts[:2].sum())
     shared = int(counts[2])
     return Section(
         name="duplicates",
         title="Near-duplicates",
-        summary=f"{counted(len(found), 'cluster')} of near-duplicates: {conflicts:,} with different targets; "
-        f"{shared:,} {'is' if shared == 1 else 'are'} in several splits.",
+        summary=f"{counted(len(ranked), 'cluster')} of near-duplicates: {conflicts:,} with different "
+        f"targets; {shared:,} {'is' if shared == 1 else 'are'} in several splits.",
         rows=listed,
         columns=("cluster", "problem", "split", "target", "cosine"),
         figures={"near-duplicates with different targets": counted(conflicts, "cluster")},
@@ -187,7 +187,7 @@ def _problem(
     same: dict[tuple[str, ...], list[Row]] = {}
     for row, key in zip(rows, keys, strict=True):
         same.setdefault(key, []).append(row)
-    if any(_contradict(each, targets, most) for each in same.values()):
+    if any(_contradict(group, targets, most) for group in same.values()):
         return 0
     if _contradict(rows, {name: holds for name, holds in targets.items() if holds in NEARLY}, most):
         return 1

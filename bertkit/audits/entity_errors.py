@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.audits.confident import ErrorEstimate, guesses, likely_wrong, wrong_share
+from bertkit.audits.confident import ErrorEstimate, guesses, likely_wrong, table_of, wrong_share
 from bertkit.audits.parts import METHOD, Row, Section, corrected, to_check
 from bertkit.data.tagging import Entity, Learned, labelled, tags_of
 from bertkit.data.units import text_of
@@ -22,19 +22,27 @@ WHOLE = (
 
 
 class Change(NamedTuple):
-    """Overlapping entities as they are given, and as the model finds them; one of these may be none.
+    """Overlapping entities of the data, and those that the model finds; one of these may be none.
 
     probability: that of the least probable entity, or word outside of entities, that the model finds.
     """
 
-    given: list[Entity]
-    found: list[Entity]
+    old: list[Entity]
+    new: list[Entity]
     probability: float
 
     @property
     def words(self) -> set[int]:
         """The words that it covers."""
-        return _words(self.given + self.found)
+        return _words(self.old + self.new)
+
+
+class Word(NamedTuple):
+    """A word by its sentence and its place there; and the probabilities of its types, if it has a token."""
+
+    sentence: int
+    place: int
+    scores: Mapping[str, float]
 
 
 def sentences(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
@@ -48,11 +56,14 @@ def sentences(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
     doubtful, share = _doubtful_words(rows, target, answered, scheme)
     ranked = list[tuple[float, Row]]()
     for row, words in zip(rows, doubtful, strict=True):
-        changes = [each for each in _changes(row, target, scheme) if not words.keys().isdisjoint(each.words)]
+        changes = [
+            change for change in _changes(row, target, scheme) if not words.keys().isdisjoint(change.words)
+        ]
         if changes:
-            least = min(p for word, p in words.items() if any(word in each.words for each in changes))
+            covered = set[int]().union(*(change.words for change in changes))
+            least = min(p for word, p in words.items() if word in covered)
             ranked.append((least, _correction(row, target, changes, scheme)))
-    listed = [row for _, row in sorted(ranked, key=lambda each: each[0])]
+    listed = [row for _, row in sorted(ranked, key=lambda pair: pair[0])]
     return to_check(
         listed, len(rows), "tag", [METHOD.format("type of a word") + WHOLE], share, "types of words"
     )
@@ -65,33 +76,29 @@ def _doubtful_words(
     these.
     """
     words = [
-        (sentence, place, word)
+        Word(sentence, place, word["scores"])
         for sentence, row in enumerate(rows)
         for place, word in enumerate(row["answer"][answered])
     ]
-    names = max(([*word["scores"]] for _, _, word in words), key=len)
-    read = [each for each in words if len(each[2]["scores"]) == len(names)]  # not those without a token
-    table = np.array([[word["scores"][name] for name in names] for _, _, word in read])
-    gold = np.array(
-        [names.index(type_of(rows[sentence][target][place], scheme)) for sentence, place, _ in read]
-    )
-    unit = np.array([sentence for sentence, _, _ in read])
+    names = [*max((word.scores for word in words), key=len)]
+    read = [word for word in words if len(word.scores) == len(names)]  # not those without a token
+    table = table_of((word.scores for word in read), names)
+    gold = np.array([names.index(type_of(rows[word.sentence][target][word.place], scheme)) for word in read])
+    unit = np.array([word.sentence for word in read])
     doubtful: list[dict[int, float]] = [{} for _ in rows]
     for index in np.flatnonzero(likely_wrong(table, gold)):
-        sentence, place, _ = read[index]
-        doubtful[sentence][place] = float(table[index, gold[index]])
+        word = read[index]
+        doubtful[word.sentence][word.place] = float(table[index, gold[index]])
     return doubtful, wrong_share(gold, table.argmax(axis=1), guesses(table, gold), unit)
 
 
 def _changes(row: Row, target: str, scheme: Learned) -> Iterator[Change]:
     """The groups of overlapping entities in which data and model differ."""
     answer = row["answer"]
-    gold, predicted = (
-        labelled(tags, scheme) for tags in (row[target], [word["tag"] for word in answer["words"]])
-    )
-    scores = dict(
-        zip(predicted, [each["score"] for each in answer.get("entities", answer["words"])], strict=True)
-    )
+    gold = labelled(row[target], scheme)
+    predicted = labelled([word["tag"] for word in answer["words"]], scheme)
+    judged = answer.get("entities", answer["words"])
+    scores = dict(zip(predicted, [part["score"] for part in judged], strict=True))
     groups = list[list[Entity]]()
     end = 0
     for entity in sorted({*gold} ^ {*predicted}, key=lambda entity: entity[1:]):
@@ -100,9 +107,8 @@ def _changes(row: Row, target: str, scheme: Learned) -> Iterator[Change]:
         groups[-1].append(entity)
         end = max(end, entity[2])
     for group in groups:
-        ours, theirs = (
-            [entity for entity in group if (entity in scores) is known] for known in (True, False)
-        )
+        ours = [entity for entity in group if entity in scores]
+        theirs = [entity for entity in group if entity not in scores]
         # A word in an entity of ours is at least as probable as this.
         probabilities = [
             *(scores[entity] for entity in ours),
@@ -120,17 +126,18 @@ def _correction(row: Row, target: str, changes: Sequence[Change], scheme: Learne
     """The sentence with these changes."""
     words = row["answer"]["words"]
     text = text_of(row)
-    old = [entity for each in changes for entity in each.given]
-    new = [entity for each in changes for entity in each.found]
-    texts = (
-        "; ".join(
-            f"{kind}: {text[words[first]['start'] : words[end - 1]['end']]}" for kind, first, end in side
+    old = [entity for change in changes for entity in change.old]
+    new = [entity for change in changes for entity in change.new]
+
+    def described(entities: Sequence[Entity]) -> str:
+        return "; ".join(
+            f"{kind}: {text[words[first]['start'] : words[end - 1]['end']]}" for kind, first, end in entities
         )
-        for side in (old, new)
-    )
+
     kept = [entity for entity in labelled(row[target], scheme) if entity not in old]
     entities = sorted([*kept, *new], key=lambda entity: entity[1])
     plain = scheme == "none"
     tags = [kind for kind, _, _ in entities] if plain else tags_of(entities, len(words), "BIO")
     row = {name: value for name, value in row.items() if name != "spans"}  # which tags take the place of
-    return corrected(row, target, tags, *texts, probability=max(each.probability for each in changes))
+    probability = max(change.probability for change in changes)
+    return corrected(row, target, tags, described(old), described(new), probability=probability)

@@ -5,11 +5,11 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, compress
 
 import numpy as np
 
-from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
+from bertkit.audits.confident import guesses, likely_wrong, margins, table_of, wrong_share
 from bertkit.audits.parts import METHOD, Row, Section, corrected, to_check
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.squad_metrics import rule_of
@@ -31,9 +31,9 @@ def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: st
     """Rows whose label is likely wrong, the lowest margin over the most probable other label first."""
     name_of, value_of = _names(recipe, (row[target] for row in rows))
     names = list(rows[0]["answer"][answered])
-    table = np.array([[row["answer"][answered][name] for name in names] for row in rows])
+    table = table_of((row["answer"][answered] for row in rows), names)
     gold = np.array([names.index(name_of[row[target]]) for row in rows])
-    found = np.flatnonzero(likely_wrong(table, gold))
+    wrong = np.flatnonzero(likely_wrong(table, gold))
     best = table.argmax(axis=1)
 
     def correction(row: int) -> Row:
@@ -42,35 +42,31 @@ def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: st
             rows[row], target, value_of[new], names[gold[row]], new, probability=table[row].max()
         )
 
-    ranked = found[np.argsort(margins(table, gold)[found], kind="stable")]
-    wrong = wrong_share(gold, best, guesses(table, gold), np.arange(len(rows)))
-    return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], wrong)
+    ranked = wrong[np.argsort(margins(table, gold)[wrong], kind="stable")]
+    share = wrong_share(gold, best, guesses(table, gold), np.arange(len(rows)))
+    return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], share)
 
 
 def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
     """Rows with a label that is likely wrong, or that lack one, the most probable of these mistakes first."""
     name_of, value_of = _names(recipe, chain.from_iterable(row[target] for row in rows))
     names = list(rows[0]["answer"][answered])
-    table = np.array([[row["answer"][answered][name] for name in names] for row in rows])
-    sets = [{name_of[value] for value in row[target]} for row in rows]
-    gold = np.array([[int(name in own) for name in names] for own in sets])
+    table = table_of((row["answer"][answered] for row in rows), names)
+    sets = (set(map(name_of.__getitem__, row[target])) for row in rows)
+    gold = np.array([list(map(labels.__contains__, names)) for labels in sets], dtype=np.int64)
     wrong = np.zeros(table.shape, dtype=bool)
     guess = np.empty(table.shape, dtype=np.int64)
-    for label, (has, probability) in enumerate(
-        zip(gold.T, table.T, strict=True)
-    ):  # a row has it, or does not
+    for label, (has, probability) in enumerate(zip(gold.T, table.T, strict=True)):
+        # a row has it, or does not
         two = np.stack([1 - probability, probability], axis=1)
         suggested = guesses(two, has)
-        wrong[:, label], guess[:, label] = (
-            likely_wrong(two, has),
-            np.where(suggested < 0, -1, 2 * label + suggested),
-        )
+        wrong[:, label] = likely_wrong(two, has)
+        guess[:, label] = np.where(suggested < 0, -1, 2 * label + suggested)
     doubt = np.where(wrong, np.where(gold, 1 - table, table), 0.0).max(axis=1)
 
     def correction(row: int) -> Row:
-        old, new = (
-            [names[label] for label in np.flatnonzero(of)] for of in (gold[row], gold[row] ^ wrong[row])
-        )
+        old = compress(names, gold[row])
+        new = list(compress(names, gold[row] ^ wrong[row]))
         values = [value_of[name] for name in new]
         return corrected(rows[row], target, values, ", ".join(old), ", ".join(new), probability=doubt[row])
 
@@ -113,23 +109,23 @@ def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
     answers = [row["answer"] for row in rows]
     rule = rule_of(row["context"] for row in rows)
     overlap = np.array(
-        [rule.scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)]
+        [rule.scores(answer["answer"], gold)[1] for answer, gold in zip(answers, golds, strict=True)]
     )
-    score, null = np.array([[own["score"], own[answered]] for own in answers]).T
+    score, null = np.array([[answer["score"], answer[answered]] for answer in answers]).T
     silent, unanswerable = np.array(
-        [[not own["answer"], not gold] for own, gold in zip(answers, golds, strict=True)]
+        [[not answer["answer"], not gold] for answer, gold in zip(answers, golds, strict=True)]
     ).T
     limit = np.where(silent, _mean(null[unanswerable]), _mean(score[(overlap > 0) & ~silent]))
     wrong = np.flatnonzero((overlap == 0) & (score >= limit))
 
     def correction(index: int) -> Row:
-        own = answers[index]
-        given = " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
-        spans = [own] if own["answer"] else []
-        new = {"text": [each["answer"] for each in spans], "answer_start": [each["start"] for each in spans]}
-        return corrected(
-            rows[index], target, new, given, own["answer"] or NO_ANSWER, probability=score[index]
+        answer = answers[index]
+        text = answer["answer"]
+        value = (
+            {"text": [text], "answer_start": [answer["start"]]} if text else {"text": [], "answer_start": []}
         )
+        old = " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
+        return corrected(rows[index], target, value, old, text or NO_ANSWER, probability=score[index])
 
     ranked = wrong[np.argsort(-score[wrong], kind="stable")]
     return to_check([*map(correction, ranked)], len(rows), "answer", [ANSWERS])

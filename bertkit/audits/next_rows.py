@@ -42,15 +42,15 @@ ADDED = ("location", "answer", "probability", "reason")  # columns of the rows t
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """A file to choose rows from, and how many. own: its rows with the columns that they have; rows: in
-    canonical ones.
+    """A file to choose rows from, and how many. originals: its rows with the columns that they have;
+    rows: in canonical ones.
 
     Both have a `location`.
     """
 
     file: str
     count: int
-    own: Sequence[Row]
+    originals: Sequence[Row]
     rows: Sequence[Row]
     schema: Schema
 
@@ -72,7 +72,7 @@ def next_part(
         )
     if run is None:
         answers = head_answers(
-            labelled, *(joined(by_column(each, unlabelled.schema, encode)) for each in (labelled, rows))
+            labelled, *(joined(by_column(part, unlabelled.schema, encode)) for part in (labelled, rows))
         )
     else:
         predictor = load(run)
@@ -101,14 +101,14 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     schema = get_task(recipe.task.name).schema
     spec = one_text_per_line(file, like_data(recipe.data, str(file)))
     prefix = reader_of(file, spec).prefix(file.name)
-    own = list[Row]()
+    originals = list[Row]()
     for number, row in read_rows(file, spec):
         if taken := [name for name in ADDED if name in row]:
             raise DataError(file, f"the rows have a column `{taken[0]}` already", "Rename it.")
-        own.append({**row, "location": f"{prefix}{number}"})
-    inputs = Columns(read_inputs(own, schema, schema.inputs, recipe.data.columns))
-    rows = [{"location": row["location"]} | read for row, read in zip(own, inputs, strict=True)]
-    return Unlabelled(file.name, count, own, rows, schema)
+        originals.append({**row, "location": f"{prefix}{number}"})
+    inputs = Columns(read_inputs(originals, schema, schema.inputs, recipe.data.columns))
+    rows = [{"location": row["location"]} | read for row, read in zip(originals, inputs, strict=True)]
+    return Unlabelled(file.name, count, originals, rows, schema)
 
 
 def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Section:
@@ -124,7 +124,7 @@ def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequen
         title=TITLE,
         summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {unlabelled.file}.",
         rows=[
-            {**unlabelled.own[index], **dict(zip(ADDED[1:], doubts[index][1:], strict=True))}
+            {**unlabelled.originals[index], **dict(zip(ADDED[1:], doubts[index][1:], strict=True))}
             for index in indices
         ],
         columns=(*columns, *ADDED[1:]),
@@ -145,10 +145,11 @@ def head_answers(rows: Sequence[Row], vectors: Vectors, new: Vectors) -> list[An
     for name in names:
         has = np.asarray([name in row["labels"] for row in rows])
         columns.append(np.ones(len(new)) if has.all() else head(vectors, has).predict_proba(new)[:, 1])
-    tables = (dict(zip(names, row, strict=True)) for row in np.stack(columns, axis=1).tolist())
-    return [
-        {"labels": [name for name, p in scores.items() if p >= 0.5], "scores": scores} for scores in tables
-    ]
+    answers = []
+    for row in np.stack(columns, axis=1).tolist():
+        scores = dict(zip(names, row, strict=True))
+        answers.append({"labels": [name for name in names if scores[name] >= 0.5], "scores": scores})
+    return answers
 
 
 def head(vectors: Vectors, labels: Sequence[str] | np.ndarray[Any, Any]) -> Any:
@@ -182,9 +183,9 @@ def _doubt(answer: Answer) -> tuple[float, str, float, str]:
         if not answer["words"]:
             return 0.0, "", 1.0, "no words"
         unsure = float(np.mean([entr(list(word["scores"].values())).sum() for word in answer["words"]]))
-        word = min(answer["words"], key=lambda each: max(each["scores"].values()))
+        word = min(answer["words"], key=lambda word: max(word["scores"].values()))
         kind, probability = max(word["scores"].items(), key=lambda pair: pair[1])
-        entities = [f"{each['text']} ({each['label']})" for each in answer.get("entities", ())]
+        entities = [f"{entity['text']} ({entity['label']})" for entity in answer.get("entities", ())]
         return (
             unsure,
             ", ".join(entities),

@@ -62,18 +62,18 @@ class Section:
     notes: Sequence[str] = ()  # sentences on how to read it, and its limits
 
 
-def corrected(row: Row, target: str, value: Any, given: str, suggested: str, **found: float) -> Row:
-    """A row as `data.relabel` reads it, with this value of the target; and what was given, suggested and
-    found.
+def corrected(row: Row, target: str, value: Any, old: str, new: str, **numbers: float) -> Row:
+    """A row as `data.relabel` reads it, with this value of the target; and the old and the new one in words,
+    and numbers about them.
     """
     first = {name: row[name] for name in ("location", "id") if row.get(name) is not None}
     rest = {name: row[name] for name in row if name not in ("location", "id", "answer", "fold")}
-    numbers = {name: round(float(number), 4) for name, number in found.items()}
-    return {**first, **rest, target: value, "given": given or NONE, "suggested": suggested or NONE, **numbers}
+    rounded = {name: round(float(number), 4) for name, number in numbers.items()}
+    return {**first, **rest, target: value, "given": old or NONE, "suggested": new or NONE, **rounded}
 
 
 def to_check(
-    found: Sequence[Row],
+    listed: Sequence[Row],
     rows: int,
     target: str,
     notes: Sequence[str],
@@ -85,7 +85,7 @@ def to_check(
     rows: how many were audited. target: what a row has, such as a label. wrong: the estimated share of wrong
     `of`.
     """
-    figures = {"rows": f"{rows:,}", "rows to check": f"{len(found):,}"}
+    figures = {"rows": f"{rows:,}", "rows to check": f"{len(listed):,}"}
     if wrong:
         figures[f"{of} answered as given"] = f"{wrong.agreed:.1%}"
         bounds = f" ({wrong.interval[0]:.1%} to {wrong.interval[1]:.1%})" if wrong.interval else ""
@@ -94,10 +94,10 @@ def to_check(
     columns = [
         name
         for name in ("split", "given", "suggested", "probability", "deviations")
-        if found and name in found[0]
+        if listed and name in listed[0]
     ]
-    summary = f"{part_of(len(found), rows, 'row')} likely to have a wrong {target}."
-    return Section("labels", f"{target.capitalize()}s to check", summary, found, columns, figures, notes)
+    summary = f"{part_of(len(listed), rows, 'row')} likely to have a wrong {target}."
+    return Section("labels", f"{target.capitalize()}s to check", summary, listed, columns, figures, notes)
 
 
 def unit_vectors(spec: ModelSpec) -> Encode:
@@ -136,7 +136,8 @@ def identified(row: Row, schema: Schema) -> Json:
 
 def by_column(rows: Sequence[Row], schema: Schema, encode: Encode) -> list[Vectors]:
     """The vectors of each column of texts, `(rows, size)`, such as those of questions and of contexts."""
-    return [encode(column) for column in zip(*(schema.shown(row).values() for row in rows), strict=True)]
+    texts = (schema.shown(row).values() for row in rows)
+    return [encode(column) for column in zip(*texts, strict=True)]
 
 
 def centred(vectors: Vectors) -> Vectors:

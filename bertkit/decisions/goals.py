@@ -92,12 +92,12 @@ def kind_of(task: Task) -> str:
 
 
 class LabelDecisions(NamedTuple):
-    """Labels given to rows, compared with their targets; single: one label at most."""
+    """Labels assigned to rows, compared with their targets; single: one label at most."""
 
     names: Sequence[str]
     scores: Floats  # (rows, labels)
     truth: Bools  # (rows, labels)
-    given: Bools  # (rows, labels)
+    assigned: Bools  # (rows, labels)
     thresholds: ByLabel
     single: bool = False
     cutoffs: Mapping[str, float] = {}
@@ -108,10 +108,11 @@ def decided(task: Task, graded: Graded) -> LabelDecisions:
     threshold.
     """
     if isinstance(graded, LabelledPairs):
-        scores, truth = (np.asarray(each)[:, None] for each in (graded.cosines, graded.similar))
+        scores = np.asarray(graded.cosines)[:, None]
+        truth = np.asarray(graded.similar)[:, None] == 1
         name = names_of(task.options.labels)[1]
         limit = MIDDLE if graded.threshold is None else graded.threshold
-        return LabelDecisions([name], scores, truth == 1, scores >= limit, {name: limit})
+        return LabelDecisions([name], scores, truth, scores >= limit, {name: limit})
     assert isinstance(graded, GradedLabels)
     names = graded.names
     single = graded.kind == "single-label"
@@ -147,10 +148,10 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
         if not goal.least:
             (limits[name],) = fit_thresholds(scores[part][:, None], truth[part][:, None])
             continue
-        known = thresholds_of(scores[part], truth[part])
-        values = getattr(known, goal.metric)
+        curve = thresholds_of(scores[part], truth[part])
+        values = getattr(curve, goal.metric)
         if (values >= goal.least).any():
-            limits[name] = float(known.values[values >= goal.least][0 if goal.metric == "precision" else -1])
+            limits[name] = float(curve.values[values >= goal.least][0 if goal.metric == "precision" else -1])
         else:
             what = f"no threshold has a {goal.measure} on these rows; the best has {values.max():.4f}"
             problems.append(Problem(where, what))
@@ -171,7 +172,7 @@ def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[s
     takes_away = (
         decided.single and goal.label is None
     )  # such a threshold gives no label that is not the best one
-    rows = decided.given if takes_away else np.full(decided.given.shape, True)
+    rows = decided.assigned if takes_away else np.full(decided.assigned.shape, True)
     if goal.overall:
         yield ALL, decided.scores, decided.truth, rows
         return
@@ -183,9 +184,9 @@ def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[s
 def few_rows(labels: Sequence[Record], goal: ThresholdTarget) -> Iterator[Finding]:
     """Thresholds that few rows decided. labels: as `calibrate` returns them."""
     chosen = [
-        each for each in labels if each["threshold"] is not None and goal.label in (None, each["label"])
+        label for label in labels if label["threshold"] is not None and goal.label in (None, label["label"])
     ]
-    counts = {each["label"]: each["support"] for each in chosen}
+    counts = {label["label"]: label["support"] for label in chosen}
     if goal.overall:
         counts = {"all labels": sum(counts.values())}
     few = [f"{escape_controls(name)} {count}" for name, count in counts.items() if count < FEW_ROWS]
@@ -196,15 +197,16 @@ def few_rows(labels: Sequence[Record], goal: ThresholdTarget) -> Iterator[Findin
 
 def changes(before: LabelDecisions, after: LabelDecisions) -> Json:
     """`labels` and `overall`, as `calibrate` returns them."""
-    both = zip(_by_label(after), _by_label(before), strict=True)
-    labels = [own | {"before": {name: old[name] for name in ("threshold", *MEASURES)}} for own, old in both]
+    labels = []
+    for new, old in zip(_by_label(after), _by_label(before), strict=True):
+        labels.append(new | {"before": {name: old[name] for name in ("threshold", *MEASURES)}})
     return {"labels": labels, "overall": {**_overall(after), "before": _overall(before)}}
 
 
 def _by_label(decided: LabelDecisions) -> Iterator[Json]:
     from sklearn.metrics import precision_recall_fscore_support
 
-    for name, truth, assigned in zip(decided.names, decided.truth.T, decided.given.T, strict=True):
+    for name, truth, assigned in zip(decided.names, decided.truth.T, decided.assigned.T, strict=True):
         scores = precision_recall_fscore_support(truth, assigned, average="binary", zero_division=0.0)
         named = dict(zip(MEASURES, map(float, scores), strict=False))
         yield {
@@ -216,10 +218,10 @@ def _by_label(decided: LabelDecisions) -> Iterator[Json]:
 
 
 def _overall(decided: LabelDecisions) -> dict[str, float]:
-    hits = (decided.truth & decided.given).sum()
-    assigned = decided.given.sum()
+    hits = (decided.truth & decided.assigned).sum()
+    assigned = decided.assigned.sum()
     scores = {
-        "accuracy": float((decided.truth == decided.given).all(axis=1).mean()),
+        "accuracy": float((decided.truth == decided.assigned).all(axis=1).mean()),
         "precision": float(hits / max(assigned, 1)),
     }
-    return scores | ({"answered": float(decided.given.any(axis=1).mean())} if decided.single else {})
+    return scores | ({"answered": float(decided.assigned.any(axis=1).mean())} if decided.single else {})

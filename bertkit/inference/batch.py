@@ -36,8 +36,7 @@ class batch:
     lacks is missing there, such as the scores that `top_k` leaves out.
 
     The model is loaded for the first batch. A pickled copy has the arguments alone, and loads it again.
-    Several
-    threads may share a copy, which answers one batch after the other.
+    Several threads may share a copy, which answers one batch after the other.
 
     source: as for `load`. side: of a model that gives vectors, whether texts get the prefix of queries, of
     documents or neither. columns: canonical column -> column of the batches. decisions: arguments of
@@ -65,7 +64,7 @@ class batch:
         vars(self).update(lock=Lock(), types=cache(self._types_of))  # no fields: Dask hashes fields
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self)}), ()
+        return partial(type(self), **{option.name: getattr(self, option.name) for option in fields(self)}), ()
 
     def __call__(self, rows: Rows) -> Rows:
         if not isinstance(rows, Mapping) and not is_frame(rows):
@@ -114,17 +113,18 @@ class batch:
                 "It can give vectors: bertkit embed, or batch(…, side='document').",
             )
         answers = [
-            dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))
+            dict(flat(answer, "answer.")) for answer in predictor.stream(frame_rows(rows, predictor.reads))
         ]
-        types = vars(self)["types"](tuple(column_names(rows)))
-        columns = {name: pa.array([each.get(name) for each in answers], kind) for name, kind in types.items()}
+        columns = {}
+        for name, kind in vars(self)["types"](tuple(column_names(rows))).items():
+            columns[name] = pa.array([answer.get(name) for answer in answers], kind)
         return self._added(rows, columns)
 
     def _with_vectors(self, rows: Rows) -> Rows:
         column = self.columns.get("text", "text")
-        there = column_names(rows)
-        if column not in there:
-            raise DataError("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}")
+        names = column_names(rows)
+        if column not in names:
+            raise DataError("", f"no column {column!r}; found {', '.join(names)}", "columns={'text': NAME}")
         texts = [row[column] for row in frame_rows(rows, {column})]
         return self._added(rows, {VECTOR: self._predictor.encode(texts, self.side or "text")})
 

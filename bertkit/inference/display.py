@@ -49,9 +49,12 @@ def _value(field: Key, holds: Any, value: Any) -> str:
     if isinstance(holds, AnswerForm):
         return holds.line.format_map(_shown(holds, value))
     if isinstance(holds, list):
-        items = [_value(field, holds[0], each) for each in value]
+        items = [_value(field, holds[0], item) for item in value]
         inside = "".join(items)
-        return ("; " if ", " in inside else ", " if " " in inside else " ").join(items) or f"no {field.name}"
+        separator = ", " if " " in inside else " "
+        if ", " in inside:
+            separator = "; "
+        return separator.join(items) or f"no {field.name}"
     if field.role == "vector":
         return f"{len(value)} numbers: {', '.join(f'{number:.4f}' for number in value[:4])}, …"
     if isinstance(value, list):

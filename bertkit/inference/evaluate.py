@@ -95,8 +95,8 @@ def scored(
     if by is not None and by in rows.column_names:
         parts = rows_by_value(rows, by).items()
         of_value = {
-            value: overall(task.grade(answers.select(own), rows.select(own)), len(own))
-            for value, own in parts
+            value: overall(task.grade(answers.select(places), rows.select(places)), len(places))
+            for value, places in parts
         }
         scores["by"] = {by: of_value}
     return graded, scores
@@ -107,21 +107,22 @@ def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
     quartiles.
     """
     places: dict[str, list[int]] = {}
-    values = [NONE if each is None or each != each else str(each) for each in column_values(rows, column)]
-    known = [value for value in values if value != NONE]
+    cells = column_values(rows, column)
+    values = [NONE if cell is None or cell != cell else str(cell) for cell in cells]
+    present = [value for value in values if value != NONE]
     names = {value: value for value in values}
-    if len(set(known)) > MOST_NUMBERS:
+    if len(set(present)) > MOST_NUMBERS:
         with suppress(ValueError):  # not numbers
-            numbers = np.array(known, dtype=float)
+            numbers = np.array(present, dtype=float)
             edges = np.unique(np.quantile(numbers, [0.25, 0.5, 0.75, 1], method="higher"))
             cut = [f"up to {edges[place]:g}" for place in np.searchsorted(edges, numbers)]
-            names |= dict(zip(known, cut, strict=True))
+            names |= dict(zip(present, cut, strict=True))
     for number, value in enumerate(values):
         places.setdefault(names[value], []).append(number)
-    ranked = sorted(places.items(), key=lambda each: (-len(each[1]), each[0]))
+    ranked = sorted(places.items(), key=lambda item: (-len(item[1]), item[0]))
     if rest := ranked[MOST_VALUES:]:
         ranked[MOST_VALUES:] = [
-            (f"{len(rest)} other values", sorted(chain.from_iterable(own for _, own in rest)))
+            (f"{len(rest)} other values", sorted(chain.from_iterable(dict(rest).values())))
         ]
     return dict(ranked)
 
@@ -143,26 +144,26 @@ def rows_of_split(
         what = "only `data.` settings can be overridden here; the rest is part of the model"
         raise RecipeError([Problem(f"override {override}", what) for override in unknown])
     recipe = Path(source).expanduser() / "recipe.yaml"
-    given = None if data is None else _section_of(data)
+    section = None if data is None else _section_of(data)
     if recipe.is_file():
-        spec = load_recipe(recipe, overrides, check_files=given is None).data
-    elif given is None:
+        spec = load_recipe(recipe, overrides, check_files=section is None).data
+    elif section is None:
         raise DataError(source, "has no data: it is not a run", "Name labelled rows as `data`.")
     else:
-        spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
+        spec = parse_data_spec({**section, "columns": dict(predictor.columns)}, overrides)
     task = predictor.task
     splits = None
     known_labels = None
-    if given is not None:
-        own = [key for key in OF_SOURCE if not any(text.startswith(f"data.{key}") for text in overrides)]
-        spec = spec.model_copy(update={**dict.fromkeys(own), **given})
+    if section is not None:
+        kept = {key for key in OF_SOURCE for text in overrides if text.startswith(f"data.{key}")}
+        spec = spec.model_copy(update={**dict.fromkeys({*OF_SOURCE} - kept), **section})
         split = split or "test"
         splits = {split}
         known_labels = task.known_labels
     schema = task.schema_of(task.options)
     rules = task.rules(task.options)
     read = load_data(spec, schema, rules, splits=splits, known_labels=known_labels)
-    if given is not None:  # training reported those of the run's own data
+    if section is not None:  # training reported those of the run's own data
         log_findings(read.findings)
     labelled = [name for name, rows in read.rows.items() if read.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
@@ -207,14 +208,12 @@ def evaluate(
     layout.
 
     data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken;
-    or rows as
-        for `bertkit.train`, alone or by split.
+        or rows as for `bertkit.train`, alone or by split.
     split: by default test, validation or train: the first that has targets; of `data`, test.
     by: a column; the scores of each of its values are reported too.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for
-    `load`
-    and `score`.
+    `load` and `score`.
     Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data
     alone, a dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
 

@@ -83,14 +83,14 @@ class MultiTaskPredictor:
         """
 
         def answers(chunk: Sequence[Row], start: int) -> Iterator[dict[str, Answer]]:
-            rows_by_task = {name: each.canonical(chunk, start) for name, each in self.tasks.items()}
-            features = {name: each.task.encode(rows_by_task[name]) for name, each in self.tasks.items()}
+            columns = {name: part.canonical(chunk, start) for name, part in self.tasks.items()}
+            features = {name: part.task.encode(columns[name]) for name, part in self.tasks.items()}
             items = self._items(features)
-            found = {}
-            for name, each in self.tasks.items():
-                decoded = each.task.decode(items[name], features[name], rows_by_task[name])
-                found[name] = map(each.rule, with_input_flags(decoded, features[name]))
-            return (dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True))
+            by_task = {}
+            for name, part in self.tasks.items():
+                decoded = part.task.decode(items[name], features[name], columns[name])
+                by_task[name] = map(part.rule, with_input_flags(decoded, features[name]))
+            return (dict(zip(by_task, row, strict=True)) for row in zip(*by_task.values(), strict=True))
 
         first = next(iter(self.tasks.values()))
         return in_chunks(first.rows_of(rows), first.task.chunk_size, answers, start)
@@ -100,24 +100,27 @@ class MultiTaskPredictor:
         all.
         """
         fields = {"text": row} if isinstance(row, str) else row
-        reads = {
-            name: any(has_columns(fields, names, each.columns) for names in each.task.inputs)
-            for name, each in self.tasks.items()
-        }
-        if not any(reads.values()):
+        readers = dict.fromkeys(
+            name
+            for name, part in self.tasks.items()
+            for names in part.task.inputs
+            if has_columns(fields, names, part.columns)
+        )
+        if not readers:
             return self
-        for name in [name for name in reads if not reads[name]]:
-            logger.warning("task %s is left out: it reads %s", name, read_together(self.tasks[name].task))
-        return self.only(*[name for name in reads if reads[name]])
+        for name, part in self.tasks.items():
+            if name not in readers:
+                logger.warning("task %s is left out: it reads %s", name, read_together(part.task))
+        return self.only(*readers)
 
     def _items(self, features: Record) -> dict[str, list[Any]]:
         """The items of each task's features. What several tasks read alike goes through the encoder once."""
-        items = {name: [None] * len(each) for name, each in features.items()}
-        runners = {name: each.predict_features for name, each in self.tasks.items()}
+        items = {name: [None] * len(encoded) for name, encoded in features.items()}
+        runners = {name: part.predict_features for name, part in self.tasks.items()}
         first = next(iter(runners.values()))
         with first.inference():
-            for names, together in _group_by_input(self.tasks, features):
-                lengths = [features[names[0]]["length"][own[0]] for own in together]
+            for names, together in _group_by_input(self.tasks, features).items():
+                lengths = [features[names[0]]["length"][indices[0]] for indices in together]
                 for batch in first.batches(lengths):
                     self.encoder.forget()
                     for place, name in enumerate(names):
@@ -126,9 +129,8 @@ class MultiTaskPredictor:
                         arrays = pad(
                             task.examples(features[name], chosen), fills(task.tokenizer, task.padding)
                         )
-                        for index, item in zip(
-                            chosen, task.items(on_cpu(runners[name].run(arrays))), strict=True
-                        ):
+                        decoded = task.items(on_cpu(runners[name].run(arrays)))
+                        for index, item in zip(chosen, decoded, strict=True):
                             items[name][index] = item
         self.encoder.forget()
         return items
@@ -169,31 +171,31 @@ def load_tasks(
     >>> bertkit.load_tasks("runs/multi")("My invoice is wrong, again.")  # doctest: +SKIP
     {'topic': {'label': 'invoices', …}, 'tone': {'label': 'angry', …}}
     """
-    recipe = Path(folder).expanduser() / "recipe.yaml"
-    made = read(recipe, check_files=False)
-    if not isinstance(made, MultiTaskRecipe):
+    file = Path(folder).expanduser() / "recipe.yaml"
+    recipe = read(file, check_files=False)
+    if not isinstance(recipe, MultiTaskRecipe):
         raise ModelError(folder, "a run of one task", "bertkit.load(…) loads it.")
     tasks = {
-        name: load(recipe.with_name(name), precision=precision, batch_size=batch_size) for name in made.tasks
+        name: load(file.with_name(name), precision=precision, batch_size=batch_size) for name in recipe.tasks
     }
     models = {
-        name: (each.model, each.task.extra_modules(each.model).values()) for name, each in tasks.items()
+        name: (part.model, part.task.extra_modules(part.model).values()) for name, part in tasks.items()
     }
     parts = {name: encoder_parts(*arguments) for name, arguments in models.items()}
     first = max(parts, key=lambda name: len(parts[name]))  # a part that others do not have, they do not use
-    known = dict(models[first][0].base_model.state_dict())
+    shared = dict(models[first][0].base_model.state_dict())
     for name, (model, _) in models.items():
         if type(model.base_model) is not type(models[first][0].base_model):
             raise ModelError(
-                str(recipe.with_name(name)),
+                str(file.with_name(name)),
                 f"its encoder reads texts in another way than that of {first} "
                 f"({type(model.base_model).__name__})",
                 _ONE_BY_ONE,
             )
         for key, tensor in model.base_model.state_dict().items():
-            if key.partition(".")[0] in parts[name] and not (key in known and tensor.equal(known[key])):
+            if key.partition(".")[0] in parts[name] and not (key in shared and tensor.equal(shared[key])):
                 raise ModelError(
-                    str(recipe.with_name(name)), f"{key} of its encoder is not that of {first}", _ONE_BY_ONE
+                    str(file.with_name(name)), f"{key} of its encoder is not that of {first}", _ONE_BY_ONE
                 )
     share_encoder([models[first], *models.values()])
     encoder = CachedEncoder(models[first][0].base_model.forward)
@@ -204,22 +206,18 @@ def load_tasks(
 
 def _group_by_input(
     tasks: Mapping[str, Predictor], features: Record
-) -> Iterator[tuple[list[str], list[list[int]]]]:
-    """Tasks, and the indices of the features, one of each task, that give the encoder the same inputs."""
+) -> Mapping[tuple[str, ...], list[list[int]]]:
+    """Tasks -> the indices of the features, one of each task, that give the encoder the same inputs."""
     readers: defaultdict[tuple[Any, ...], list[tuple[str, int]]] = defaultdict(list)
-    for name, own in features.items():
-        read = [
-            own[column]
-            for column in tasks[name].task.tokenizer.model_input_names
-            if column in own.column_names
-        ]
+    for name, encoded in features.items():
+        inputs = tasks[name].task.tokenizer.model_input_names
+        columns = [encoded[column] for column in inputs if column in encoded.column_names]
         seen: Counter[Any] = Counter()
-        for index, inputs in enumerate(zip(*read, strict=True)):
-            key = tuple(np.asarray(values, dtype=np.int32).tobytes() for values in inputs)
+        for index, row in enumerate(zip(*columns, strict=True)):
+            key = tuple(np.asarray(values, dtype=np.int32).tobytes() for values in row)
             readers[key, seen[key]].append((name, index))
             seen[key] += 1
     groups: defaultdict[tuple[str, ...], list[list[int]]] = defaultdict(list)
     for group in readers.values():
         groups[tuple(name for name, _ in group)].append([index for _, index in group])
-    for names, together in groups.items():
-        yield list(names), together
+    return groups

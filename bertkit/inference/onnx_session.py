@@ -33,11 +33,10 @@ class OnnxModel:
         return dict(zip(self.outputs, arrays, strict=True))
 
 
-def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> OnnxModel:
+def open_model(folder: Path, outputs: Sequence[str], columns: Sequence[str]) -> OnnxModel:
     """The model of an exported folder. It runs in OMP_NUM_THREADS threads, or as many as there are cores.
 
-    outputs: those that the task reads. known: the columns of its batches. Raises ModelError where ONNX
-    Runtime
+    outputs: those that the task reads. columns: those of its batches. Raises ModelError where ONNX Runtime
     rejects the file, and UserError where it is not installed.
     """
     with extras_required():
@@ -58,9 +57,10 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
             f"ONNX Runtime {onnxruntime.__version__} rejects it: {reason}",
             "Copy or export it again, or install a newer ONNX Runtime.",
         ) from error
-    inputs = [each.name for each in session.get_inputs()]
-    lacking = [name for name in outputs if name not in {each.name for each in session.get_outputs()}]
-    if lacking or (unknown := [name for name in inputs if name not in known]):
+    inputs = [node.name for node in session.get_inputs()]
+    computed = {node.name for node in session.get_outputs()}
+    lacking = [name for name in outputs if name not in computed]
+    if lacking or (unknown := [name for name in inputs if name not in columns]):
         what = f"it has no output {', '.join(lacking)}" if lacking else f"it needs {', '.join(unknown)}"
         raise ModelError(file, f"is not the graph that config.json describes: {what}")
     return OnnxModel(session, inputs, outputs)

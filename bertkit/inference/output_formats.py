@@ -92,17 +92,19 @@ def _write_label_studio(columns: Record, file: IO[str], pairs: Pairs) -> None:
     for number, (answer, row) in enumerate(pairs):
         result = [
             {
-                "id": f"entity-{each}",
+                "id": f"entity-{place}",
                 "from_name": "label",
                 "to_name": "text",
                 "type": "labels",
                 "score": entity["score"],
                 "value": {
-                    **{key: entity[key] for key in ("start", "end", "text")},
+                    "start": entity["start"],
+                    "end": entity["end"],
+                    "text": entity["text"],
                     "labels": [entity["label"]],
                 },
             }
-            for each, entity in enumerate(answer["entities"], 1)
+            for place, entity in enumerate(answer["entities"], 1)
         ]
         task = {
             "data": {**row, "text": _text_of(row, columns)},

@@ -6,9 +6,10 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice, tee
 from os import fspath
 from pathlib import Path
@@ -39,6 +40,34 @@ _NUMBER = re.compile(
 )  # in columns of the input, which no spreadsheet runs
 
 AnyPredictor = TypeVar("AnyPredictor", Predictor, MultiTaskPredictor)
+
+
+@dataclass
+class _Checked:
+    """Numbered rows of a file, checked and counted as they are read: they have these columns, and no answers.
+
+    table: whether answers are written as columns of their own. Raises DataError.
+    """
+
+    numbered: Iterable[tuple[int, Json]]
+    file: str
+    columns: Collection[str]
+    table: bool
+    count: int = 0
+
+    def __iter__(self) -> Iterator[Json]:
+        for number, row in self.numbered:
+            for name in row:
+                if name == "answer" or (self.table and str(name).startswith("answer.")):
+                    raise DataError(self.file, f"the rows have a column `{name}` already", "Rename it.")
+            absent = [name for name in self.columns if name not in row]
+            if absent:
+                raise DataError(
+                    f"{self.file}, row {number}",
+                    f"no column {', '.join(map(repr, absent))}; found {', '.join(map(str, row))}",
+                )
+            self.count += 1
+            yield row
 
 
 def predict(
@@ -80,11 +109,12 @@ def predict(
     file = str(input)
     target = Path(output) if output else None
     part = Shard.parse(shard)
-    if raw_cells and (target is None or target.suffix != ".csv"):
+    suffix = target.suffix if target else ".jsonl"
+    if raw_cells and suffix != ".csv":
         raise UserError("raw_cells", "only csv output has cells")
     if file == "-" and part:
         raise UserError("input -", "stdin cannot be read twice, as for a shard", "Name a file of rows.")
-    if part and (format not in (None, "entities", "masked") or (target and target.suffix != ".jsonl")):
+    if part and (format not in (None, "entities", "masked") or suffix != ".jsonl"):
         raise UserError(
             "shard",
             "only parts that can be concatenated are written",
@@ -96,55 +126,29 @@ def predict(
     if target and writer is None:
         require_suffix(target, ".jsonl", ".csv", ".xlsx")
     by_entity = format == "entities"
-    table = bool(target and writer is None and target.suffix != ".jsonl")
+    table = writer is None and suffix != ".jsonl"
     alone = isinstance(predictor, Predictor)  # several tasks have no decisions, formats and shards
     corpus = alone and predictor.task.schema.corpus
-    count = 0
     problems = Problems(file)
     spec = layout_of(fspath(source), file, overrides)
     predictor = with_columns(predictor, columns)
-    start = 0
-    stop = sys.maxsize
+    chosen = range(sys.maxsize)
     if part:
         require_no_pipe(Path(file))
-        chosen = part.rows(
-            file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size
-        )
-        start = chosen.start
-        stop = chosen.stop
-
-    def checked() -> Iterator[Json]:
-        nonlocal count
-        for number, row in islice(_rows(file, spec, corpus, problems), start, stop):
-            taken = [name for name in row if name == "answer" or (table and str(name).startswith("answer."))]
-            if taken:
-                raise DataError(file, f"the rows have a column `{taken[0]}` already", "Rename it.")
-            absent = [name for name in columns.values() if name not in row]
-            if absent:
-                raise DataError(
-                    f"{file}, row {number}",
-                    f"no column {', '.join(map(repr, absent))}; found {', '.join(map(str, row))}",
-                )
-            count += 1
-            yield row
-
-    given: Iterator[Json] = checked()
-    first = list(islice(given, 1))
+        total = sum(1 for _ in _rows(file, spec, corpus, Problems(file)))
+        chosen = part.rows(file, total, predictor.task.chunk_size)
+    start = chosen.start
+    numbered = islice(_rows(file, spec, corpus, problems), start, chosen.stop)
+    checked = _Checked(numbered, file, columns.values(), table)
+    others = iter(checked)
+    first = list(islice(others, 1))
+    answered = list[str]()
     if first and not alone:
         predictor = predictor.reading(first[0])
-    answered = list[str]()
-    if table and not by_entity and first and alone:
+    elif first and table and not by_entity:
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
     live = file == "-" and target is None and not (alone and predictor.task.schema.together)
-    given = chain(first, given)
-    rows, read = tee(given if live else progress(given, "row"))
-    stream = predictor.stream(read, start)
-    if live:
-        stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(read))
-    answers = _unread_counted(stream, several=not alone)
-    suffix = target.suffix if target else ".jsonl"
-    answered_rows = zip(answers, rows, strict=True)
-    pairs = _flushed(answered_rows) if live else answered_rows
+    pairs = _answered(predictor, chain(first, others), start, live)
     delimiter, encoding = (
         written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     )
@@ -161,14 +165,21 @@ def predict(
             out.writelines(json_line(dict(zip(ENTITY, row, strict=True))) + "\n" for row in cells)
         else:
             write_jsonl(out, pairs)
-    log_findings(each for each in problems.findings if each.level == "warn")
-    return count
+    log_findings(finding for finding in problems.findings if finding.level == "warn")
+    return checked.count
 
 
-def _flushed(pairs: Pairs) -> Pairs:
-    for pair in pairs:
+def _answered(predictor: Any, rows: Iterator[Json], start: int, live: bool) -> Pairs:
+    """The answers and their rows. live: each is answered and written before the next one is read."""
+    rows, inputs = tee(rows if live else progress(rows, "row"))
+    stream = predictor.stream(inputs, start)
+    if live:
+        stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(inputs))
+    answers = _unread_counted(stream, isinstance(predictor, MultiTaskPredictor))
+    for pair in zip(answers, rows, strict=True):
         yield pair
-        sys.stdout.flush()  # the line of this pair is written when the next pair is requested
+        if live:
+            sys.stdout.flush()  # the line of this pair is written when the next pair is requested
 
 
 def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer]:
@@ -182,31 +193,33 @@ def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer
         "unreadable": "a text has only tokens that are unknown to the model",
     }
     rows = 0
-    counts = dict.fromkeys(flags, 0)
+    counts = Counter[str]()
     for answer in answers:
         rows += 1
-        own = list(answer.values()) if several else [answer]
-        counts = {flag: count + any(each.get(flag) for each in own) for flag, count in counts.items()}
+        parts = answer.values() if several else [answer]
+        counts.update({flag for part in parts for flag in flags if part.get(flag)})
         yield answer
-    for flag, count in counts.items():
-        if count:
-            what = f"{flag}: {flags[flag]}, so nothing of it is read; `{flag}` is true in the answer"
-            logger.warning("%s %s", part_of(count, rows, "row"), what)
+    for flag, reason in flags.items():
+        if counts[flag]:
+            what = f"{flag}: {reason}, so nothing of it is read; `{flag}` is true in the answer"
+            logger.warning("%s %s", part_of(counts[flag], rows, "row"), what)
 
 
 def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPredictor:
     """The predictor, for rows with columns of other names. columns: canonical column -> theirs. Raises
     DataError.
     """
-    several = predictor.tasks if isinstance(predictor, MultiTaskPredictor) else {"": predictor}
-    known = {name for each in several.values() for name in chain(each.task.schema.context, *each.task.inputs)}
-    if unknown := [name for name in columns if name not in known]:
+    parts = predictor.tasks if isinstance(predictor, MultiTaskPredictor) else {"": predictor}
+    readable = {
+        name for part in parts.values() for name in chain(part.task.schema.context, *part.task.inputs)
+    }
+    if unknown := [name for name in columns if name not in readable]:
         raise DataError(
             "column",
             f"this model reads no column {', '.join(map(repr, unknown))}",
-            f"It reads {', '.join(sorted(known))}.",
+            f"It reads {', '.join(sorted(readable))}.",
         )
-    changed = {name: replace(each, columns={**each.columns, **columns}) for name, each in several.items()}
+    changed = {name: replace(part, columns={**part.columns, **columns}) for name, part in parts.items()}
     return replace(predictor, tasks=changed) if isinstance(predictor, MultiTaskPredictor) else changed[""]
 
 
@@ -214,9 +227,9 @@ def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
     """How a file is written: as the data of the run, if they are of the same kind, and as these overrides
     say.
     """
-    recipe = Path(source).expanduser() / "recipe.yaml"
-    made = read(recipe, check_files=False) if recipe.is_file() else None
-    return like_data(made.data if isinstance(made, Recipe) else DataSpec(source=file), file, overrides)
+    path = Path(source).expanduser() / "recipe.yaml"
+    recipe = read(path, check_files=False) if path.is_file() else None
+    return like_data(recipe.data if isinstance(recipe, Recipe) else DataSpec(source=file), file, overrides)
 
 
 def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataSpec:
@@ -225,14 +238,12 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     kind = "".join(reader.name for reader in by_suffix(suffix_of(file))[:1])
     tables = ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
-    if (
-        file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different
-    ):  # the run's layout does not apply
-        spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
-    spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
-    return spec.model_copy(
-        update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}}
-    )
+    changes: Json = {}
+    if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:
+        changes = {name: DataSpec.model_fields[name].default for name in LAYOUT}  # not that of the run
+    changes["missing_fields"] = "error"  # every row gets an answer
+    changes |= {name: getattr(layout, name) for name in layout.model_fields_set - {"source"}}
+    return spec.model_copy(update=changes)
 
 
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, Json]]:

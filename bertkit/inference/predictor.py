@@ -137,7 +137,7 @@ class Predictor:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's
         columns.
 
-        rows: as for `each`. start: number of rows before these, for messages.
+        rows: as for `rows_of`. start: number of rows before these, for messages.
         """
 
         def answers(chunk: Sequence[Row], start: int) -> Iterable[Answer]:
@@ -149,8 +149,7 @@ class Predictor:
         """The rows, one at a time. Raises DataError on what has no rows.
 
         rows: texts or dicts, or one of them; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which
-        is
-            converted as a whole.
+            is converted as a whole.
         """
         if is_frame(rows):
             return frame_rows(rows, self.reads)
@@ -166,20 +165,24 @@ class Predictor:
         nested answers those of csv output, such as `entities`, as JSON. They are the same whatever the
         answers are, also without rows: a score that `top_k` leaves out is missing. Raises DataError as
         `stream` does."""
-        given = self.rows_of(rows)
-        first = list(islice(given, 1))
-        answers = [dict(flat(answer)) for answer in self.stream(chain(first, given))]
-        there: Iterable[str] = ["text"]
+        others = self.rows_of(rows)
+        first = list(islice(others, 1))
+        answers = [dict(flat(answer)) for answer in self.stream(chain(first, others))]
+        columns: Iterable[str] = ["text"]
         if is_frame(rows):
-            there = column_names(rows)
+            columns = column_names(rows)
         elif first and isinstance(first[0], Mapping):
-            there = first[0]
-        names = dict.fromkeys(chain(self.answer_columns(there), *answers))
-        titles = {}  # `scores.positive` is called `positive`, unless answers have a column of that name
+            columns = first[0]
+        names = dict.fromkeys(chain(self.answer_columns(columns), *answers))
+        titles = dict[
+            str, str
+        ]()  # `scores.positive` is called `positive`, unless answers have a column of that name
         for name in names:
             short = name.removeprefix("scores.")
             titles[name] = name if short in names else short
-        cells = [{titles[name]: value for name, value in answer.items()} for answer in answers]
+        cells = [
+            dict(zip(map(titles.__getitem__, answer), answer.values(), strict=True)) for answer in answers
+        ]
         return frame_like(rows, cells, titles.values())
 
     @property
@@ -190,15 +193,15 @@ class Predictor:
 
     def any_row(self, names: Iterable[str]) -> Json:
         """A row that the model answers, with the inputs and the context that are among these columns."""
-        own = {*names}
+        columns = {*names}
         schema = self.task.schema
-        there = {
+        readable = {
             name
             for name in schema.columns
-            if name in own or own.issuperset(columns_of(self.columns.get(name, name)))
+            if name in columns or columns.issuperset(columns_of(self.columns.get(name, name)))
         }
-        inputs = next((each for each in self.task.inputs if each <= there), self.task.inputs[0])
-        read = inputs | there.intersection(schema.context)
+        inputs = next(filter(readable.issuperset, self.task.inputs), self.task.inputs[0])
+        read = inputs | readable.intersection(schema.context)
         return {name: ["a"] if schema.columns[name].holds == "words" else "a" for name in read}
 
     def any_answers(self, names: Iterable[str]) -> Iterator[Answer]:
@@ -346,9 +349,9 @@ def load_as(
     """`load`, for rows with canonical columns; a model not trained by bertkit gets `task`, others keep their
     own.
     """
-    known = read_object(model_folder(source, revision) / "config.json").get("bertkit")
+    section = read_object(model_folder(source, revision) / "config.json").get("bertkit")
     return replace(
-        load(source, revision=revision, task=None if known else task, precision=precision), columns={}
+        load(source, revision=revision, task=None if section else task, precision=precision), columns={}
     )
 
 

@@ -27,11 +27,12 @@ def check_token_types(model: Any, examples: Mapping[str, Sequence[Any]]) -> None
     """Raises ModelError on token types, such as those of a pair's second text, for which there are no
     embeddings.
     """
-    known = model.config.to_dict().get("type_vocab_size")
+    embeddings = model.config.to_dict().get("type_vocab_size")
     highest = max(chain.from_iterable(examples.get("token_type_ids", ())), default=0)
-    if isinstance(known, int) and 0 < known <= highest:  # 0: DeBERTa reads none
+    if isinstance(embeddings, int) and 0 < embeddings <= highest:  # 0: DeBERTa reads none
         what = (
-            f"its tokenizer gives token types 0 to {highest}, but the model has embeddings for only {known}"
+            f"its tokenizer gives token types 0 to {highest}, but the model has embeddings for only "
+            f"{embeddings}"
         )
         names = '"model_input_names": ["input_ids", "attention_mask"]'
         raise ModelError(
@@ -73,8 +74,7 @@ def change_by_padding(
     output.
 
     pairs: of texts, which Longformer's head for question answering insists on. layers: the hidden states to
-    compare;
-    by default the outputs. Raises ModelError where the model cannot read its tokenizer's inputs.
+    compare; by default the outputs. Raises ModelError where the model cannot read its tokenizer's inputs.
     """
     longest = min(max_length, LONGEST)
     texts = ["a text", "a text " * longest]
@@ -82,16 +82,16 @@ def change_by_padding(
     columns = encode_texts(tokenizer, sides, max_length=longest, overflow="truncate", stride=0)
     inputs = model_inputs(tokenizer, columns)
     collate = Collator.of(tokenizer, {})
-    batches = [collate({name: values[:count] for name, values in inputs.items()}) for count in (1, 2)]
+    batches = [collate({name: values[:1] for name, values in inputs.items()}), collate(inputs)]
     device = next(model.parameters()).device
     more = {"output_hidden_states": True} if layers else {}
     model.eval()
+    states = []
     try:
         with torch.inference_mode():
-            alone, both = (
-                _compared(model(**{name: each.to(device) for name, each in batch.items()}, **more), layers)
-                for batch in batches
-            )
+            for batch in batches:
+                tensors = {name: values.to(device) for name, values in batch.items()}
+                states.append(_compared(model(**tensors, **more), layers))
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {first_line(error)}"
         what = f"this {model.config.model_type} cannot read its tokenizer's inputs: {problem}"
@@ -103,8 +103,8 @@ def change_by_padding(
             fix = "Use the tokenizer saved with these weights."
         raise ModelError("model.name", what, fix) from error
     changes = [
-        (own[0] - padded[0][: own.shape[1]]).abs().max() / own[0].abs().max().clamp(min=1e-12)
-        for own, padded in zip(alone, both, strict=True)
+        (alone[0] - padded[0][: alone.shape[1]]).abs().max() / alone[0].abs().max().clamp(min=1e-12)
+        for alone, padded in zip(*states, strict=True)
     ]
     return float(torch.stack(changes).max()) if changes else 0.0  # NaN where one of them is
 
@@ -112,4 +112,4 @@ def change_by_padding(
 def _compared(outputs: Any, layers: Sequence[int]) -> list[torch.Tensor]:
     """The hidden states of these layers; without layers, all outputs for each text."""
     states = [outputs.hidden_states[layer] for layer in layers] if layers else outputs.values()
-    return [each.float() for each in states if isinstance(each, torch.Tensor) and each.ndim > 1]
+    return [state.float() for state in states if isinstance(state, torch.Tensor) and state.ndim > 1]

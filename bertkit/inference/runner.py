@@ -32,7 +32,8 @@ class Runner:
 
     device: None where `model` is called with NumPy arrays and returns the task's reduced arrays, as
     `OnnxModel` does. mapper: applies a function to all batches, in their order; in a training by several
-    processes, to a part of them. keep: (outputs, batch) -> an item per feature, in place of the task's own.
+    processes, to a part of them; None: to one after the other. keep: (outputs, batch) -> an item per feature,
+    in place of the task's own.
     """
 
     task: Task
@@ -40,7 +41,7 @@ class Runner:
     device: torch.device | None
     precision: ModelPrecision
     batch_size: BatchSize
-    mapper: Mapper = map
+    mapper: Mapper | None = None
     keep: Callable[[Any, Batch], Sequence[Any]] | None = None
 
     def __call__(self, features: Dataset) -> Sequence[Any]:
@@ -54,11 +55,11 @@ class Runner:
             return self.run(pad(self.task.examples(inputs, rows.tolist()), fill))
 
         with self.inference():
-            if self.mapper is map and self.device is not None and self.device.type != "cpu":
+            if self.mapper is None and self.device is not None and self.device.type != "cpu":
                 # All batches are queued before a result is copied, since a copy waits for the device.
                 results = map(on_cpu, [run(rows) for rows in progress(batches, "batch", len(batches))])
             else:
-                results = self.mapper(lambda rows: on_cpu(run(rows)), batches)
+                results = (self.mapper or map)(lambda rows: on_cpu(run(rows)), batches)
             pairs = zip(batches, results, strict=True)
             for number, (rows, result) in enumerate(progress(pairs, "batch", len(batches)), 1):
                 for row, item in zip(rows, result if self.keep else self.task.items(result), strict=True):

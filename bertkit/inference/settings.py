@@ -51,11 +51,10 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     source: what the model is called in messages, as the user named it.
     """
     section = read_object(folder / "config.json").get("bertkit")
-    if section is None and task is None:
-        raise ModelError(
-            source, "was not trained by bertkit", f"Name its task. Known: {', '.join(task_names())}."
-        )
     if section is None:
+        if task is None:
+            fix = f"Name its task. Known: {', '.join(task_names())}."
+            raise ModelError(source, "was not trained by bertkit", fix)
         return Settings(task={"name": task})
     try:
         settings = Settings.model_validate(section)
@@ -89,9 +88,8 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     folder = str(encoder.folder)
     config = encoder.config.to_dict() if encoder.config else read_object(encoder.folder / "config.json")
     # of an encoder–decoder, both configs; otherwise the one
-    halves = [half for name in ("encoder", "decoder") if isinstance(half := config.get(name), dict)] or [
-        config
-    ]
+    parts = map(config.get, ("encoder", "decoder"))
+    halves = [part for part in parts if isinstance(part, dict)] or [config]
     config = halves[0]
     # A post-processor has rules of its own for single texts and for pairs, and may add tokens that no
     # vocabulary has.

@@ -139,8 +139,8 @@ def search(
     >>> [hit.id for hit in bertkit.search("articles.store", "how do vaccines work", top_k=1)]
     [...]
     """
-    found = searcher(str(store), model=model, filter=filter, rerank=rerank, top_k=top_k, hybrid=hybrid)
-    return next(found([query])) if isinstance(query, str) else list(found(query))
+    find = searcher(str(store), model=model, filter=filter, rerank=rerank, top_k=top_k, hybrid=hybrid)
+    return next(find([query])) if isinstance(query, str) else list(find(query))
 
 
 def searcher(
@@ -159,13 +159,13 @@ def searcher(
     opened = Store.open(store)
     wanted = filter if isinstance(filter, Mapping) else parse_filter(filter, opened.columns)
     to_sql(wanted, opened.columns)
-    name, revision, _ = opened.made_with
+    files = opened.made_with
     try:
-        encoder = dual_encoder(model) if model else dual_encoder(name, revision)
+        encoder = dual_encoder(model or files.name, None if model else files.revision)
     except ModelError as error:
         if model:
             raise
-        moved = Problem(store, f"was made with {name}", "If that model was moved, name it: model.")
+        moved = Problem(store, f"was made with {files.name}", "If that model was moved, name it: model.")
         raise ModelError([*error.problems, moved]) from error
     opened.require(encoder.files)
     ranks = reranker(rerank) if rerank else None
@@ -196,17 +196,17 @@ def search_file(
     """
     if output:
         require_suffix(output, ".jsonl")
-    rows = list(read_texts(file, parse_layout(overrides), column))
+    queries = list(read_texts(file, parse_layout(overrides), column))
     problems = Problems()
-    for each in rows:
-        if HITS in each.row:
-            problems.add(each.where, f"has a column `{HITS}` already", "Rename it.", kind=HITS)
-        if not each.text.strip():
-            problems.add(each.where, "the query is empty", "Write what to search for, or remove the row.")
+    for query in queries:
+        if HITS in query.row:
+            problems.add(query.where, f"has a column `{HITS}` already", "Rename it.", kind=HITS)
+        if not query.text.strip():
+            problems.add(query.where, "the query is empty", "Write what to search for, or remove the row.")
     problems.raise_if_any()
     find = searcher(store, **options)
     with written_aside(output) if output else nullcontext(sys.stdout) as out:
-        hits_of_queries = progress(find([row.text for row in rows]), "query", len(rows))
-        for each, hits in zip(rows, hits_of_queries, strict=True):
-            out.write(json_line({**each.row, HITS: list(map(asdict, hits))}) + "\n")
-    return len(rows)
+        hits_of_queries = progress(find([query.text for query in queries]), "query", len(queries))
+        for query, hits in zip(queries, hits_of_queries, strict=True):
+            out.write(json_line({**query.row, HITS: list(map(asdict, hits))}) + "\n")
+    return len(queries)

@@ -69,9 +69,8 @@ def read_documents(rows: Iterable[tuple[str, Record]], seen: FirstSeen) -> Itera
         yield batch
 
 
-def new_columns(batch: Sequence[Document], known: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Column -> type, of the columns that this batch adds to the known ones; whole and other numbers make
-    numbers.
+def new_columns(batch: Sequence[Document], columns: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Column -> type, of the columns that this batch adds to these; whole and other numbers make numbers.
 
     Raises DataError with the rows that hold another type.
     """
@@ -80,7 +79,7 @@ def new_columns(batch: Sequence[Document], known: Mapping[str, pa.DataType]) -> 
     for document in batch:
         for name, value in document.metadata.items():
             kind = _type_of(value)
-            expected = known.get(name) or new.setdefault(name, kind)
+            expected = columns.get(name) or new.setdefault(name, kind)
             if name in new and kind == _WIDER.get(expected):
                 new[name] = kind
             elif expected not in (kind, _WIDER.get(kind)):
@@ -94,14 +93,16 @@ def _document(where: str, row: Record, problems: Problems) -> Document | None:
     """None, and problems, for a bad row."""
     key = "id" if "id" in row else "_id"
     wrong = list[str]()
-    given, title, text = map(row.get, (key, "title", "text"))
+    identifier = row.get(key)
+    title = row.get("title")
+    text = row.get("text")
     name = ""
     try:
-        name = read_name(None if isinstance(given, bool) else given) or ""
+        name = read_name(None if isinstance(identifier, bool) else identifier) or ""
     except ValueError as error:
         wrong.append(f"its `id` {error}")
     if not wrong and not name.strip():
-        wrong.append(f"its `id` is {short_repr(given)}, where a text or a whole number is expected")
+        wrong.append(f"its `id` is {short_repr(identifier)}, where a text or a whole number is expected")
     if "text" not in row:
         wrong.append(f"has no column `text`; it has {', '.join(map(str, row)) or 'nothing'}")
     for column, value in (("title", title), ("text", text)):
@@ -156,5 +157,5 @@ def _type_of(value: Any) -> pa.DataType | None:
 def _clean(value: Any) -> Any:
     """The value with lone surrogates in its texts as U+FFFD."""
     if isinstance(value, list):
-        return [_clean(each) for each in value]
+        return [_clean(item) for item in value]
     return replace_surrogates(value) if isinstance(value, str) else value

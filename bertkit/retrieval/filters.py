@@ -41,12 +41,13 @@ def parse_filter(conditions: Sequence[str], columns: Columns) -> Filter:
             raise DataError(
                 f"filter {short_repr(text)}", "is not a column, one of = != > >= < <=, and a value", EXAMPLE
             )
-        name, sign, value = match.groups()
+        name = match[1]
+        value = match[3]
         try:
             typed = value if _item(columns.get(name)) == pa.string() else json.loads(value)
         except (ValueError, RecursionError):
             typed = value
-        result.setdefault(name, {}).setdefault(SIGNS[sign], []).append(typed)
+        result.setdefault(name, {}).setdefault(SIGNS[match[2]], []).append(typed)
     return result
 
 
@@ -83,7 +84,7 @@ def to_sql(filter: Filter, columns: Columns) -> str | None:
 def _wrong(name: str, sign: str, values: Sequence[Any], columns: Columns) -> Iterator[str]:
     """What is wrong with a condition."""
     if (kind := columns.get(name)) is None:
-        have = ", ".join(f"{column} ({TYPE_NAMES[each]})" for column, each in columns.items())
+        have = ", ".join(f"{column} ({TYPE_NAMES[holds]})" for column, holds in columns.items())
         yield f"there is no column {short_repr(name)}; there are {have}"
     elif sign not in SIGNS.values():
         yield f"`{name}`: {short_repr(sign)} is not one of {', '.join(SIGNS.values())}"
@@ -104,6 +105,8 @@ def _typed(value: Any, kind: pa.DataType | None) -> Any:
         return replace_surrogates(value) if isinstance(value, str) and len(value) <= MAX_CHARACTERS else None
     if kind == pa.bool_():
         return value if isinstance(value, bool) else None
-    number = type(value) is int or (type(value) is float and kind == pa.float64())
-    fits = number and abs(value) < 2**63 if kind == pa.int64() else number and abs(value) < 1e300
-    return (value if kind == pa.int64() else float(value)) if fits else None
+    if not (type(value) is int or (type(value) is float and kind == pa.float64())):
+        return None
+    if kind == pa.int64():
+        return value if abs(value) < 2**63 else None
+    return float(value) if abs(value) < 1e300 else None

@@ -51,8 +51,7 @@ def mine(
     source: a run, folder or Hub id. data: a folder in BEIR's layout, and the split of its queries.
     form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
     `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query,
-    `label`
-    1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
+    `label` 1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
     Raises DataError and ModelError.
 
     >>> mined = bertkit.mine("runs/retriever", bertkit.samples_folder() / "retrieval", "negatives.jsonl")
@@ -71,16 +70,16 @@ def mine(
     judged = beir.qrels[split]
     texts = {name: text for name, text in beir.corpus.items() if text}
     # A text that answers does so under any id. A query that is itself a document is not its own negative.
-    answers = [{texts[name] for name, grade in grades.items() if grade} for grades in judged.values()]
+    answers = [set(map(texts.__getitem__, _relevant(grades))) for grades in judged.values()]
     same = Counter(texts.values())
-    most = 1 + max(sum(same[text] for text in known) for known in answers)
+    most = 1 + max(sum(map(same.__getitem__, relevant)) for relevant in answers)
     ranked = nearest(model, [beir.queries[query] for query in judged], texts, count + skip + most)
     rows = 0
     mined = list[int]()
     idle = 0
     with written_aside(output) as file:
-        for (query, grades), known, near in zip(judged.items(), answers, ranked, strict=True):
-            others = [name for name in near if name != query and texts[name] not in known][
+        for (query, grades), relevant, near in zip(judged.items(), answers, ranked, strict=True):
+            others = [name for name in near if name != query and texts[name] not in relevant][
                 skip : skip + count
             ]
             mined.append(len(others))
@@ -111,15 +110,20 @@ def nearest(
         scores = np.hstack([best, encoded @ model.encode_documents([documents[name] for name in block]).T])
         new = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
         order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
-        best, ids = (np.take_along_axis(each, order, axis=1) for each in (scores, np.hstack([ids, new])))
-    return [[names[index] for index in row] for row in ids.tolist()]
+        best = np.take_along_axis(scores, order, axis=1)
+        ids = np.take_along_axis(np.hstack([ids, new]), order, axis=1)
+    return [list(map(names.__getitem__, row)) for row in ids.tolist()]
+
+
+def _relevant(grades: Mapping[str, int]) -> list[str]:
+    return [name for name, grade in grades.items() if grade]
 
 
 def _rows(
     beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form
 ) -> Iterator[Json]:
     text = beir.queries[query]
-    relevant = [name for name, grade in grades.items() if grade]
+    relevant = _relevant(grades)
     if form == "candidates":
         for name in [*relevant, *others]:
             yield {

@@ -82,8 +82,8 @@ def _unit(query: str, vector: ArrayLike) -> np.ndarray[Any, np.dtype[np.float32]
     """The query's vector, (size,), of unit length."""
     if not query.strip():
         raise DataError("query", "is empty", "Write what to search for.")
-    made = np.asarray(vector, dtype=np.float32)
-    return made / np.linalg.norm(made)
+    floats = np.asarray(vector, dtype=np.float32)
+    return floats / np.linalg.norm(floats)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _fused(nearest: Sequence[Json], matching: Sequence[Json]) -> list[Json]:
     for rows in (nearest, matching):
         for rank, row in enumerate(rows, 1):
             fused[row["id"]] += 1 / (FUSION + rank)  # type: ignore[assignment]
-            best[row["id"]] = max(best.get(row["id"], row), row, key=lambda each: float(each["_cosine"]))
+            best[row["id"]] = max(best.get(row["id"], row), row, key=lambda hit: float(hit["_cosine"]))
     ranked = [row | {"_relevance": fused[name]} for name, row in best.items()]
     return sorted(ranked, key=lambda row: (-row["_relevance"], -row["_cosine"], row["id"]))
 

@@ -115,14 +115,16 @@ class Store:
         columns = self.columns
         counts = Counter[str]()
         for batch in read_documents(rows, seen):
-            known = self._hashes([document.id for document in batch])
-            changed = [document for document in batch if known.get(document.id) != document.hash]
+            hashes = self._hashes([document.id for document in batch])
+            changed = [document for document in batch if hashes.get(document.id) != document.hash]
             if new := new_columns(batch, columns):
                 with database_errors(self.uri):
                     self.table.add_columns(pa.schema(new))
                 columns |= new
             counts["passages"] += self._replace(changed, encoder) if changed else 0
-            counts.update("empty" if d.empty else "replaced" if d.id in known else "added" for d in changed)
+            for document in changed:
+                change = "replaced" if document.id in hashes else "added"
+                counts["empty" if document.empty else change] += 1
             counts["unchanged"] += len(batch) - len(changed)
         with database_errors(self.uri):
             indices = {index.columns[0]: index.name for index in self.table.list_indices()}
@@ -142,11 +144,11 @@ class Store:
         """Delete the documents with these ids, in one step. Returns the ids that were in the store."""
         from lancedb.expr import col
 
-        known = list(self._hashes([replace_surrogates(name) for name in ids]))
-        if known:
+        stored = list(self._hashes([replace_surrogates(name) for name in ids]))
+        if stored:
             with database_errors(self.uri):
-                self.table.delete(col("id").isin(known))
-        return known
+                self.table.delete(col("id").isin(stored))
+        return stored
 
     def _hashes(self, ids: Sequence[str]) -> dict[str, str]:
         """Id -> hash of the contents, of the documents that are in the store."""
@@ -169,7 +171,9 @@ class Store:
             for d, parts in zip(full, split, strict=True)
             for number, p in enumerate(parts)
         ]
-        values = {name: [row.get(name) for row in rows] for name in self.table.schema.names}
+        values = {}
+        for name in self.table.schema.names:
+            values[name] = [row.get(name) for row in rows]
         values["vector"] = list(encoder.encode_documents([row["read"] for row in rows])) if rows else []
         with database_errors(self.uri):
             merge = (

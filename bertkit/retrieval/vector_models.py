@@ -68,8 +68,8 @@ def unit_vectors(vectors: Any, texts: Sequence[str]) -> Vectors:
     """The texts' vectors as float32 `(texts, size)`, of unit length. Raises ModelError if one is 0 or not
     finite.
     """
-    made = np.array(vectors, dtype=np.float32)
-    lengths = np.linalg.norm(made, axis=1, keepdims=True)
+    floats = np.array(vectors, dtype=np.float32)
+    lengths = np.linalg.norm(floats, axis=1, keepdims=True)
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(bad):
         raise ModelError(
@@ -77,8 +77,8 @@ def unit_vectors(vectors: Any, texts: Sequence[str]) -> Vectors:
             f"its vector is 0 or not finite for the text {short_repr(texts[bad[0]])}",
             "It is damaged, or its training diverged.",
         )
-    made /= lengths
-    return made
+    floats /= lengths
+    return floats
 
 
 def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
@@ -116,9 +116,8 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
         )
 
     def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
-        return [
-            answer["score"] for answer in predictor.stream({"query": query, "document": t} for t in texts)
-        ]
+        pairs = ({"query": query, "document": text} for text in texts)
+        return [answer["score"] for answer in predictor.stream(pairs)]
 
     return scores
 

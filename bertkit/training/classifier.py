@@ -31,9 +31,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         model: What `model` of a recipe may be.
         output_dir: Each `fit` makes a run folder in it; None: a temporary one, which lives as long as the
-        estimator. validation: The share of the rows of `fit` that is held out, by which the best model is
-        selected. settings: Further keyword arguments of `train`, such as `{"epochs": 5, "learning_rate":
-        1e-4}`.
+            estimator.
+        validation: The share of the rows of `fit` that is held out, by which the best model is selected.
+        settings: Further keyword arguments of `train`, such as `{"epochs": 5, "learning_rate": 1e-4}`.
 
     >>> classifier = bertkit.Classifier("bert-base-uncased", settings={"epochs": 1})
     >>> texts, labels = [f"{word} film {n}" for n in range(10) for word in ("bad", "good")], [0, 1] * 10
@@ -83,12 +83,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         answers = self.predictor_.stream({"text": text} for text in column_of_texts(X))
         names = self._names()
-        scores = [[answer["scores"][name] for name in names] for answer in answers]
+        scores = [answer["scores"][name] for answer in answers for name in names]
         return np.asarray(scores, dtype=float).reshape(-1, len(self.classes_))
 
     def _names(self) -> list[str]:
         """The classes as labels of the run: one that is blank is quoted, as a label cannot be empty."""
-        return [str(each) if str(each).strip() else repr(str(each)) for each in self.classes_]
+        return [name if name.strip() else repr(name) for name in map(str, self.classes_)]
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each text, `(texts,)`. Raises DataError."""

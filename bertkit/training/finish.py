@@ -23,8 +23,9 @@ def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Json]], held_ou
     outcomes: of each seed, by task. `seconds` of results are those of training, in whatever processes, and
     scoring.
     """
-    trained = [next(iter(each.values())) for each in outcomes] + (held_out.folds["each"] if held_out else [])
-    started = time.monotonic() - sum(each["seconds"] for each in trained)
+    trainings = [next(iter(outcome.values())) for outcome in outcomes]
+    trainings += held_out.folds["each"] if held_out else []
+    started = time.monotonic() - sum(training["seconds"] for training in trainings)
     best = max(outcomes, key=jobs.rank)
     runs = jobs.runs(run)
     for name, part in runs.items():
@@ -32,8 +33,9 @@ def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Json]], held_ou
         if part != run:
             events = events_of(name, lines_of(run.folder / "metrics.jsonl", appended=True))
             write_lines(part.folder / "metrics.jsonl", events)
-        others = [each for each in runs if each != name]
-        finish_job(jobs.by_task[name], part, [each[name] for each in outcomes], started, held_out, others)
+        others = [other for other in runs if other != name]
+        of_task = [outcome[name] for outcome in outcomes]
+        finish_job(jobs.by_task[name], part, of_task, started, held_out, others)
     if named := {name: part for name, part in runs.items() if part != run}:
         write_shared_results(jobs, run, named, started)
 
@@ -47,15 +49,16 @@ def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started
         results = part.results
         split = reported_split(results)
         headline = results["headline"]
-        score, interval = (results["splits"][split][kind].get(headline) for kind in ("metrics", "intervals"))
-        kept = {
+        scores = results["splits"][split]
+        summary[name] = {
             "task": results["task"]["name"],
             "weight": jobs.weights[name],
             "headline": headline,
             "split": split,
+            "score": scores["metrics"].get(headline),
+            "interval": scores["intervals"].get(headline),
         }
-        summary[name] = {**kept, "score": score, "interval": interval}
-    overall = mean(each["score"] for each in summary.values())
+    overall = mean(task["score"] for task in summary.values())
     write_json(
         run.folder / "results.json", {"tasks": summary, MEAN: overall, "seconds": time.monotonic() - started}
     )
@@ -65,14 +68,14 @@ def events_of(name: str, events: Iterable[Record]) -> Iterator[Json]:
     """The events of metrics.jsonl that are about this task, with its metrics as those of a run of its own."""
     prefix = f"eval_{name}/"
     for event in events:
-        own = {
+        metrics = {
             f"eval_{key.removeprefix(prefix)}": value
             for key, value in event.items()
             if key.startswith(prefix)
         }
         common = {key: value for key, value in event.items() if not key.startswith("eval_")}
-        if own or len(common) == len(event):
-            yield {**common, **own}
+        if metrics or len(common) == len(event):
+            yield {**common, **metrics}
 
 
 def finish_job(
@@ -98,7 +101,7 @@ def finish_job(
     more = {"attention": predictor.model.config._attn_implementation} | job.extensions.recorded
     write_json(run.folder / "environment.json", environment(device, predictor.precision) | more)
     if len(outcomes) == 1:
-        scores = {split: each["metrics"] for split, each in splits.items()}
+        scores = {split: facts["metrics"] for split, facts in splits.items()}
         outcomes = [
             outcomes[0] | {"headline": scores.get("validation", {}).get(job.headline), "metrics": scores}
         ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -85,9 +85,8 @@ def run_folds(
         answers = DiskList(json.loads(files[fold - 1].readline()) for fold in job.folds)
     write_predictions(run, OUT_OF_FOLD, rows, job.data.origins["train"], answers, {"fold": job.folds})
     graded, scores = scored(job.task, answers, rows, job.extensions.metrics, job.recipe.data.by)
-    means = mean_and_sd([outcome["metrics"] for outcome in outcomes])
-    mean, sd = ({metric: both[name] for metric, both in means.items()} for name in ("mean", "sd"))
-    folds = {"count": count, "each": outcomes, "mean": mean, "sd": sd}
+    summary = mean_and_sd([outcome["metrics"] for outcome in outcomes])
+    folds = {"count": count, "each": outcomes, "mean": _only(summary, "mean"), "sd": _only(summary, "sd")}
     pairs = [] if job.task.schema.together else _parts(job)
     return OutOfFold(
         graded, scores, _baselines(job, pairs), folds, pairs if isinstance(graded, GradedLabels) else []
@@ -179,10 +178,17 @@ def _baselines(job: Job, pairs: HeldOut) -> dict[str, Scores]:
     rows = job.data.rows
     if not pairs:  # they learn from the rows that they answer
         return task.baselines(rows["train"], rows["train"])
-    validation = [rows["validation"]] if "validation" in rows else []
-    parts = [
-        task.baselines(learned, held, [(learned, each) for each in validation]) for learned, held in pairs
-    ]
-    shared = [name for name in parts[0] if all(name in each for each in parts)]
-    means = {name: mean_and_sd([each[name] for each in parts]) for name in shared}
-    return {name: {metric: both["mean"] for metric, both in scores.items()} for name, scores in means.items()}
+    parts = []
+    for learned, held in pairs:
+        fitting = [(learned, rows["validation"])] if "validation" in rows else []
+        parts.append(task.baselines(learned, held, fitting))
+    means = {}
+    for name in parts[0]:
+        if all(name in part for part in parts):
+            means[name] = _only(mean_and_sd([part[name] for part in parts]), "mean")
+    return means
+
+
+def _only(summary: Mapping[str, Mapping[str, float]], name: str) -> Scores:
+    """Metric -> its value of this name, `mean` or `sd`."""
+    return {metric: values[name] for metric, values in summary.items()}

@@ -44,7 +44,7 @@ from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
-from bertkit.text import Record
+from bertkit.text import Json, Record
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Extensions:
     @property
     def names(self) -> list[str]:
         """Of what takes part: a resumed run must have the same."""
-        return [each.identify() for each in self.added]
+        return [attachment.identify() for attachment in self.added]
 
     @property
     def recorded(self) -> dict[str, list[str]]:
@@ -136,7 +136,7 @@ class Jobs:
     def weights(self) -> dict[str, float]:
         """The factor on each task's loss."""
         tasks = {} if isinstance(self.recipe, Recipe) else self.recipe.tasks
-        return {name: each.weight for name, each in tasks.items()}
+        return {name: task.weight for name, task in tasks.items()}
 
     def arguments(self, folder: Path, seed: int) -> Arguments:
         """Hugging Face's arguments of one seed's training."""
@@ -165,9 +165,9 @@ def prepare_jobs(
     if extensions.added:
         logger.info("with %s", ", ".join(extensions.names))
     for name, part in recipe.parts.items():
-        for own in ("metrics", "compute_loss_func"):
-            if name and getattr(extensions, own):
-                raise RecipeError(own, "a training of several tasks takes none of your own")
+        for option in ("metrics", "compute_loss_func"):
+            if name and getattr(extensions, option):
+                raise RecipeError(option, "a training of several tasks takes none of your own")
         if name:
             logger.info("%s:", name)
         try:
@@ -176,8 +176,10 @@ def prepare_jobs(
             if not name:
                 raise
             problems += [
-                each._replace(where=f"tasks.{name}.{each.where}") if _KEY.match(each.where) else each
-                for each in error.problems
+                problem._replace(where=f"tasks.{name}.{problem.where}")
+                if _KEY.match(problem.where)
+                else problem
+                for problem in error.problems
             ]
     without = [name for name, job in by_task.items() if "validation" not in job.data.rows]
     if len(without) < len(by_task):
@@ -245,11 +247,11 @@ def headline_of(recipe: Recipe, task: Task) -> str:
     return str(recipe.training.get("metric_for_best_model", task.metrics[0]))
 
 
-def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
+def _no_metric(task: Task, name: str, metrics: Collection[str]) -> RecipeError:
     return RecipeError(
         "training.metric_for_best_model",
-        f"{task.name} with these targets has no metric {name!r}{did_you_mean(name, known)}",
-        f"It has {', '.join(known)}. Metrics of your own are passed from Python: bertkit.train(…, "
+        f"{task.name} with these targets has no metric {name!r}{did_you_mean(name, metrics)}",
+        f"It has {', '.join(metrics)}. Metrics of your own are passed from Python: bertkit.train(…, "
         "metrics=[…]).",
     )
 
@@ -287,8 +289,8 @@ def build(job: Job) -> Any:
     recipe = job.recipe
     task = job.task
     model: Any = task.model(job.encoder)
-    for each in job.extensions.every:
-        model = each.build_model(recipe, model)
+    for attachment in job.extensions.every:
+        model = attachment.build_model(recipe, model)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
@@ -315,7 +317,7 @@ def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
         model = build(job)
         draft = Draft(recipe, args, task, model, features)
         candidates = () if task.method else extensions.every
-        attachments = [each for each in map(copy, candidates) if each.join(draft)]
+        attachments = [attachment for attachment in map(copy, candidates) if attachment.join(draft)]
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         if extensions.metrics or job.headline not in task.metrics:
@@ -342,6 +344,27 @@ def scored_splits(data: Data) -> list[str]:
 
 def arguments(job: Job, folder: Path, seed: int) -> Arguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
+    settings = _settings(job, folder, seed)
+    try:
+        args = Arguments(**settings)
+    except (ValueError, TypeError, ImportError) as error:
+        raise RecipeError("training", str(error).strip().removeprefix("--")) from error
+    if args.fp16 and args.device.type == "cpu":
+        raise RecipeError(
+            "training.fp16",
+            "has no effect on a CPU, where transformers trains in fp32 instead",
+            "Remove it, or train on a GPU.",
+        )
+    try:
+        schedule(args, torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate), TICKS)
+    except (ValueError, TypeError) as error:
+        raise RecipeError("training.lr_scheduler_kwargs", str(error)) from error
+    _require_trackers(args.report_to or ())
+    return args
+
+
+def _settings(job: Job, folder: Path, seed: int) -> Json:
+    """The settings of the recipe that transformers reads, with bertkit's defaults; see `arguments`."""
     recipe = job.recipe
     settings = {name: value for name, value in recipe.training.items() if name not in DECIDED}
     settings["auto_find_batch_size"] = False  # attachments/memory.py does it
@@ -369,38 +392,22 @@ def arguments(job: Job, folder: Path, seed: int) -> Arguments:
         )
     else:
         settings["eval_strategy"] = "no"
-    if (recipe.folds or len(recipe.seeds) > 1) and settings.get(
-        "run_name"
-    ):  # else trackers draw them as one line
+    several = recipe.folds or len(recipe.seeds) > 1
+    if several and settings.get("run_name"):  # else trackers draw them as one line
         settings["run_name"] += f"-{folder.name}"
-    try:
-        made = Arguments(**{**defaults, **settings})
-    except (ValueError, TypeError, ImportError) as error:
-        raise RecipeError("training", str(error).strip().removeprefix("--")) from error
-    if made.fp16 and made.device.type == "cpu":
-        raise RecipeError(
-            "training.fp16",
-            "has no effect on a CPU, where transformers trains in fp32 instead",
-            "Remove it, or train on a GPU.",
-        )
-    try:
-        schedule(made, torch.optim.SGD([torch.zeros(1)], lr=made.learning_rate), TICKS)
-    except (ValueError, TypeError) as error:
-        raise RecipeError("training.lr_scheduler_kwargs", str(error)) from error
-    _require_trackers(made.report_to or ())
-    return made
+    return {**defaults, **settings}
 
 
 def _require_trackers(names: Sequence[str]) -> None:
     """Raises RecipeError where transformers has no integration of this name, or its library is not
     installed.
     """
-    known = integration_utils.INTEGRATION_TO_CALLBACK.keys()
-    if unknown := [str(name) for name in names if name not in known]:
+    integrations = integration_utils.INTEGRATION_TO_CALLBACK.keys()
+    if unknown := [str(name) for name in names if name not in integrations]:
         raise RecipeError(
             "training.report_to",
-            f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], known)}",
-            f"Known: none, all, {', '.join(known)}.",
+            f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], integrations)}",
+            f"Known: none, all, {', '.join(integrations)}.",
         )
     installed = integration_utils.get_available_reporting_integrations()  # type: ignore[no-untyped-call]
     missing = sorted({*names} - {*installed, "azure_ml", "flyte"})  # these two are not always listed

@@ -93,14 +93,14 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
     fix = f"Remove it, start a new run in another folder, or {ANYWAY}."
     for training in () if changed or run.finished else sorted(run.checkpoints.glob("*-*")):
         mark = training / MARK
-        own = mark.is_file() and mark.read_text(errors="replace") == trained_with(recipe)
-        if any(training.iterdir()) and not own:
+        recorded = mark.read_text(errors="replace") if mark.is_file() else ""
+        if any(training.iterdir()) and recorded != trained_with(recipe):
             raise RecipeError(training, "holds a training with another recipe", fix)
     tasks = tasks_of_recipe(stored)
     now = [name for name in recipe.parts if name]
     if tasks != now:
         started, wanted = (
-            f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (tasks, now)
+            f"the tasks {', '.join(names)}" if names else "one task by itself" for names in (tasks, now)
         )
         raise RecipeError(
             stored,
@@ -113,20 +113,20 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
     """Raises DataError on a resume with other data, libraries or attachments; with other folds even if
     `changed`.
     """
-    known = run.folder / "data.json"
+    record = run.folder / "data.json"
     environment = run.folder / "environment.json"
     problems = []
     now = versions()
-    mixed = known.is_file() and _section(known, "folds") not in ({}, _folds(job))
+    mixed = record.is_file() and _section(record, "folds") not in ({}, _folds(job))
     if mixed:
         what = (
             "the folds differ from those this run was started with: a model may have learned rows that "
             "it answers"
         )
-        problems.append(Problem(str(known), what, "Start a new run."))
-    if known.is_file() and _section(known, "fingerprints") != job.data.fingerprints:
+        problems.append(Problem(str(record), what, "Start a new run."))
+    if record.is_file() and _section(record, "fingerprints") != job.data.fingerprints:
         what = "the data differ from those this run was started with (their sha256 differs)"
-        problems.append(Problem(str(known), what, f"Restore the data, start a new run, or {ANYWAY}."))
+        problems.append(Problem(str(record), what, f"Restore the data, start a new run, or {ANYWAY}."))
     before = _section(environment, "versions") if environment.is_file() else now
     other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
     if other:
@@ -166,12 +166,13 @@ def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding
         )  # first: without it the folder is not a run
         write_json(part.folder / "environment.json", {"versions": versions()} | job.extensions.recorded)
         rows = {split: len(rows) for split, rows in job.data.rows.items()}
-        facts = {"fingerprints": job.data.fingerprints, "rows": rows}
-        facts |= {"folds": folds} if (folds := _folds(job)) else {}
-        facts |= {"files": files} if (files := keep_rows(job.recipe.data, part.folder / "data")) else {}
-        write_json(
-            part.folder / "data.json", facts | {"findings": [each._asdict() for each in findings[name]]}
-        )
+        facts: Json = {"fingerprints": job.data.fingerprints, "rows": rows}
+        if folds := _folds(job):
+            facts["folds"] = folds
+        if files := keep_rows(job.recipe.data, part.folder / "data"):
+            facts["files"] = files
+        facts["findings"] = [finding._asdict() for finding in findings[name]]
+        write_json(part.folder / "data.json", facts)
 
 
 def _folds(job: Job) -> Json:

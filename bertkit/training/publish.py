@@ -39,7 +39,7 @@ def write_reports_and_clean(run: Run, recipe: AnyRecipe) -> None:
     for part in parts:
         if not (part.model / "README.md").is_file():
             write_reports(part, recipe.explain)
-    if freed := sum(delete_checkpoints(each, recipe.checkpoints) for each in {run, *parts}):
+    if freed := sum(delete_checkpoints(part, recipe.checkpoints) for part in {run, *parts}):
         logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")
 
 

@@ -54,8 +54,8 @@ def score_splits(
         if split in chosen:
             answers, splits[split] = score(predictor, rows, job.extensions.metrics, job.recipe.data.by)
             baselines[split] = job.task.baselines(data.rows["train"], rows, held_out)
-            for each in job.attachments:
-                baselines[split] |= each.score_references(rows, job.extensions.metrics)
+            for attachment in job.attachments:
+                baselines[split] |= attachment.score_references(rows, job.extensions.metrics)
         elif split != "train":
             answers = predictor.task.answer(rows, predictor.predict_features)
         else:
@@ -84,17 +84,20 @@ def over_seeds(outcomes: list[Json]) -> dict[str, dict[str, dict[str, float]]]:
     """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the
     metric.
     """
-    return {
-        split: mean_and_sd([each["metrics"][split] for each in outcomes]) for split in outcomes[0]["metrics"]
-    }
+    summary = {}
+    for split in outcomes[0]["metrics"]:
+        summary[split] = mean_and_sd([outcome["metrics"][split] for outcome in outcomes])
+    return summary
 
 
 def mean_and_sd(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
     """Metric -> mean and sample standard deviation, where it is defined each time; without those of single
     labels.
     """
-    table = {name: [each.get(name) for each in scores] for name in scores[0] if "/" not in name}
-    defined = {
-        name: [v for v in values if v is not None] for name, values in table.items() if None not in values
-    }
-    return {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in defined.items()}
+    summary = {}
+    for name in scores[0]:
+        cells = (metrics.get(name) for metrics in scores)
+        values = [value for value in cells if value is not None]
+        if "/" not in name and len(values) == len(scores):
+            summary[name] = {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
+    return summary

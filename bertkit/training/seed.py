@@ -116,10 +116,9 @@ def fit(
         if not args.should_save:
             return {}
         start.write()  # no trainer calls it
-        job, (name, runner) = jobs.only, *runners.items()
-        model, facts = METHODS[method](
-            replace(runner, model=runner.model.to(args.device)), job.features, args.seed
-        )
+        [(name, runner)] = runners.items()
+        untrained = replace(runner, model=runner.model.to(args.device))
+        model, facts = METHODS[method](untrained, jobs.only.features, args.seed)
         return {name: TrainedModel(replace(runner, model=model), facts)}
     clock = Clock(args.seconds)
     stop = jobs.recipe.early_stopping
@@ -181,8 +180,8 @@ def training_data(jobs: Jobs, runners: Mapping[str, Runner], args: Arguments) ->
     parts = dict[str, TaskData]()
     for name, job in jobs.by_task.items():
         features = job.features
-        for each in job.attachments:
-            features = each.extend_features(features, args)
+        for attachment in job.attachments:
+            features = attachment.extend_features(features, args)
         parts[name] = TaskData(
             replace(runners[name], mapper=sharded_map) if args.world_size > 1 else runners[name],
             features,
@@ -201,11 +200,11 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
     """Train from the latest intact checkpoint in `folder`, if any; returns the seconds it took, with those up
     to the checkpoint. Raises UserError.
     """
-    for each in trainer.callback_handler.callbacks:
+    for callback in trainer.callback_handler.callbacks:
         if (
-            isinstance(each, TensorBoardCallback) and each.logging_dir is None
+            isinstance(callback, TensorBoardCallback) and callback.logging_dir is None
         ):  # else TENSORBOARD_LOGGING_DIR is set
-            each.logging_dir = str(folder.parent.parent / "logs" / folder.name)
+            callback.logging_dir = str(folder.parent.parent / "logs" / folder.name)
     start, damaged = latest_intact(folder)
     for bad in damaged:
         logger.warning("%s is damaged and is skipped", bad)
@@ -279,9 +278,7 @@ def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
         "task": task.options.model_dump(mode="json"),
         "extra_weights": {name: f"{name}.safetensors" for name in extra},
     }
-    parts = {
-        name for name, module in model.named_children() if any(module is other for other in extra.values())
-    }
+    parts = {name for name, module in model.named_children() if module in extra.values()}
     state = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in parts}
     state |= task.extra_tensors(model)
     with written_to(aside):
@@ -291,9 +288,9 @@ def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
         for name, module in extra.items():
             (aside / name).parent.mkdir(exist_ok=True)
             save_file(module.state_dict(), aside / f"{name}.safetensors")
-    backend = task.tokenizer
-    backend.backend_tokenizer.no_truncation()  # limits of the last call, which are not the tokenizer's own
-    backend.backend_tokenizer.no_padding()
+    backend = task.tokenizer.backend_tokenizer
+    backend.no_truncation()  # limits of the last call, which are not the tokenizer's own
+    backend.no_padding()
     save_tokenizer(task.tokenizer, aside)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)

@@ -36,10 +36,8 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
         )
         return False
     inputs = {*predictor.task.schema.context}.union(*predictor.task.inputs)
-    probe = [
-        {name: row[name] for name in inputs if name in row}
-        for row in rows.select(range(min(len(rows), PROBED)))
-    ]
+    columns = [name for name in rows.column_names if name in inputs]
+    probe = list(rows.select(range(min(len(rows), PROBED))).select_columns(columns))
     with TemporaryDirectory() as folder:
         source = Path(folder, "rows.jsonl")
         output = Path(folder, "answers.jsonl")

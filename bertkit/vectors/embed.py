@@ -60,8 +60,8 @@ def embed_file(
         wanted = islice(chunks(), part.start // CHUNK, -(-part.stop // CHUNK))
         for chunk in progress(wanted, "text", len(part), CHUNK):
             yield (
-                [each.row for each in chunk],
-                np.asarray(encode([replace_surrogates(each.text) for each in chunk]), dtype=np.float32),
+                [item.row for item in chunk],
+                np.asarray(encode([replace_surrogates(item.text) for item in chunk]), dtype=np.float32),
             )
             count += len(chunk)
 
@@ -89,9 +89,9 @@ def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tupl
     count = 0
     for chunk in chunks:
         if parquet:
-            if any(VECTOR in each.row for each in chunk):
+            if any(VECTOR in item.row for item in chunk):
                 raise DataError(file, f"the rows have a column `{VECTOR}` already", "Rename it.")
-            theirs = _table([each.row for each in chunk], None, file).schema
+            theirs = _table([item.row for item in chunk], None, file).schema
             with _arrow_errors(str(file)):
                 schema = pa.unify_schemas([schema, theirs], promote_options="permissive")
         count += len(chunk)

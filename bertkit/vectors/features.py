@@ -42,14 +42,13 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         layers: Hidden states of the encoder: 0 is the embeddings, 1 the first layer, -1 the last.
         combine: How several layers are combined, token by token: concatenated, summed, or averaged.
         pool: How a text's tokens are pooled, special tokens included, as in sentence-transformers: their
-        mean, their
-            maximum, or the first token ("cls"). "none": no pooling, a vector for each word.
+            mean, their maximum, or the first token ("cls"). "none": no pooling, a vector for each word.
         max_length: Tokens read of a text; None: as many as the model allows. Longer texts are cut, with one
-        warning
-            per call. With pool="none" they are read in overlapping windows, and nothing is cut.
+            warning per call. With pool="none" they are read in overlapping windows, and nothing is cut.
         batch_size: Texts per batch.
         cache: Keep vectors on disk, so that a text is encoded once; see `bertkit.cache`. Not with
-        pool="none". precision: "fp32" or "bf16"; None: bf16 where this machine computes faster in it.
+            pool="none".
+        precision: "fp32" or "bf16"; None: bf16 where this machine computes faster in it.
         revision: The commit, tag or branch of a Hub id.
 
     >>> bertkit.Features("runs/quickstart", cache=False).fit_transform(["a text", "another", "a third"]).shape
@@ -103,7 +102,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         not text."""
         check_is_fitted(self)
         if self.reader_.params.pool == "none":
-            return [each for texts in _chunks(column_of_texts(X)) for each in self.reader_.words(texts)]
+            return [words for texts in _chunks(column_of_texts(X)) for words in self.reader_.words(texts)]
         vectors, lost = self.vectors(X)
         if lost.any():
             dropped = counted(int(lost.sum()), "token")

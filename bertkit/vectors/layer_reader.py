@@ -114,7 +114,7 @@ class LayerReader:
         inputs = model_inputs(self.tokenizer, columns)
         batches = batches_by_length(columns["length"], self.batch_size, self.device.type == "cpu")
         for indices in progress(batches, "batch", len(batches)):
-            batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
+            batch = collate({name: list(map(values.__getitem__, indices)) for name, values in inputs.items()})
             batch = {name: values.to(self.device) for name, values in batch.items()}
             with inference(self.device, self.precision):
                 states = self.model(**batch, output_hidden_states=True).hidden_states
