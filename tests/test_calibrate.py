@@ -514,7 +514,7 @@ def test_no_threshold_lies_between_the_scores_of_one_row_in_two_batches(noise):
         found = calibration.thresholds_of(moved, truth)
         shifts = np.subtract(found.values, calibration.thresholds_of(scores, truth).values)
         assert np.abs(shifts).max() <= abs(noise)
-        for threshold, given in zip(found.values, found.given, strict=True):
+        for threshold, given in zip(found.values, found.assigned, strict=True):
             assert (scores >= threshold).tolist() == (moved >= threshold).tolist()
             assert given == (scores >= threshold).sum()
         threshold = similarity.best_threshold(truth, moved)
@@ -526,7 +526,7 @@ def test_scores_without_gaps_have_thresholds_too():
     found = calibration.thresholds_of(scores, scores > 0.5004)
     assert len(found.values) == 100
     assert found.values[found.f1.argmax()] == pytest.approx(0.5004, abs=1.1e-5)
-    assert found.given.tolist() == [(scores >= value).sum() for value in found.values]
+    assert found.assigned.tolist() == [(scores >= value).sum() for value in found.values]
 
 
 def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():

@@ -234,10 +234,10 @@ def test_fixed_thresholds_decide_again_at_the_fitted_temperature(fixed):
     again = [assigned_labels(LABELS, row, fixed) for row in fitted.table.tolist()]
     assert again != answers
     expected = GradedLabels.of("multi-label", LABELS, truth, again, fitted.temperature, fixed)
-    assert fitted.given.tolist() == expected.given.tolist()
+    assert fitted.chosen.tolist() == expected.chosen.tolist()
     assert fitted.scores == expected.scores
     assert fitted.calibrated() == {}
-    assert GradedLabels.of("multi-label", LABELS, truth, answers, 1.0, fixed).after_fit().given.tolist() == [
+    assert GradedLabels.of("multi-label", LABELS, truth, answers, 1.0, fixed).after_fit().chosen.tolist() == [
         [int(name in answer["labels"]) for name in LABELS] for answer in answers
     ]
 

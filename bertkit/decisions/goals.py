@@ -118,7 +118,7 @@ def decided(task: Task, graded: Graded) -> LabelDecisions:
     single = graded.kind == "single-label"
     truth, assigned = (
         np.asarray(ids)[:, None] == np.arange(len(names)) if single else ids == 1
-        for ids in (graded.references, graded.given)
+        for ids in (graded.references, graded.chosen)
     )
     limits = (
         []

@@ -127,7 +127,9 @@ def row_windows(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """
     import torch
 
-    _, row_of_window, counts = torch.unique_consecutive(batch["row"], return_inverse=True, return_counts=True)
+    row_of_window, counts = torch.unique_consecutive(batch["row"], return_inverse=True, return_counts=True)[
+        1:
+    ]
     return counts.cumsum(0) - counts, row_of_window
 
 

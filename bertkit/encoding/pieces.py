@@ -58,7 +58,11 @@ def unread(texts: Iterable[Sequence[int]], unknown: int | None) -> int:
 
     texts: the token ids of each, without special tokens.
     """
-    return max(2 if not ids else int(all(token == unknown for token in ids)) for ids in texts)
+    return max(_unread(ids, unknown) for ids in texts)
+
+
+def _unread(ids: Sequence[int], unknown: int | None) -> int:
+    return int(all(token == unknown for token in ids)) if ids else 2
 
 
 def template(tokenizer: PreTrainedTokenizerBase, texts: int) -> tuple[list[list[int]], list[int]]:

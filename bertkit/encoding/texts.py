@@ -49,9 +49,12 @@ def encode_texts(
     """
     if max_length < 8:
         raise ValueError(f"max_length {max_length} leaves no room for words")
+
+    def prefixed(side: Sequence[str]) -> list[str]:
+        return [prefix + text for text in side]
+
     # verbose: lengths past the model's limit are reported here.
-    prefixed = ([prefix + text for text in side] for side in texts)
-    encoded = tokenizer(*prefixed, return_attention_mask=False, verbose=False)
+    encoded = tokenizer(*map(prefixed, texts), return_attention_mask=False, verbose=False)
     bare, start = (
         tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         for text in (prefix, prefix.rstrip())
@@ -60,28 +63,28 @@ def encode_texts(
     lengths = [len(ids) for ids in encoded["input_ids"]]
     if overflow == "error" and max(lengths, default=0) > max_length:
         too_long = [(row, length) for row, length in enumerate(lengths) if length > max_length]
-        limit = f"{max_length} are allowed"
-        fix = "Raise model.max_length."
-        raise RowsError((row, f"{length} tokens, {limit}", fix) for row, length in too_long[:MAX_PROBLEMS])
+        raise RowsError(
+            (row, f"{length} tokens, {max_length} are allowed", "Raise model.max_length.")
+            for row, length in too_long[:MAX_PROBLEMS]
+        )
     columns: Encoded = {name: [] for name in (*names, "row", "length", "lost", "unread")}
     for row, length in enumerate(lengths):
-        ids = _of_texts(encoded["input_ids"][row], encoded.sequence_ids(row), len(texts))
-        own = ([] if each == bare else each[len(start) :] for each in ids)
+        parts = _of_texts(encoded["input_ids"][row], encoded.sequence_ids(row), len(texts))
+        unprefixed = ([] if ids == bare else ids[len(start) :] for ids in parts)
         lost = 0
         features = {name: [encoded[name][row]] for name in names}
         if length > max_length:
             from_left = tokenizer.truncation_side == "left"
             lost, kept = _cut(encoded.sequence_ids(row), max_length, overflow, stride, from_left)
-            features = {
-                n: [[whole[at] for at in places] for places in kept] for n, (whole,) in features.items()
-            }
+            for name, (whole,) in features.items():
+                features[name] = [list(map(whole.__getitem__, places)) for places in kept]
         for name, values in features.items():
             columns[name] += values
         sizes = [len(ids) for ids in features["input_ids"]]
         columns["row"] += [row] * len(sizes)
         columns["length"] += sizes
         columns["lost"] += [lost] * len(sizes)
-        columns["unread"] += [unread(own, tokenizer.unk_token_id)] * len(sizes)
+        columns["unread"] += [unread(unprefixed, tokenizer.unk_token_id)] * len(sizes)
     return columns
 
 
@@ -167,9 +170,13 @@ def _cut(
     sides: the text of each token, 0 or 1; None for a special token. from_left: truncation drops the first
     tokens.
     """
-    special, *texts = ([at for at, side in enumerate(sides) if side == each] for each in (None, 0, 1))
+
+    def places(text: int | None) -> list[int]:
+        return [place for place, side in enumerate(sides) if side == text]
+
+    special = places(None)
     room = max_length - len(special)
-    shorter, longer = sorted(texts, key=len)
+    shorter, longer = sorted(map(places, (0, 1)), key=len)
     share = min(len(shorter), room // 2)  # the longer text is cut first
     width = room - share
     lost = len(shorter) - share

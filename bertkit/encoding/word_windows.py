@@ -105,11 +105,10 @@ def _streams(
 ) -> Iterator[tuple[list[int], int, int]]:
     """For each sentence: the tokens of its document, and where in them it starts and ends."""
     for _, members in groupby(zip(documents, tokenized, strict=True), key=lambda pair: pair[0]):
-        sentences = [each.ids for _, each in members]
+        sentences = [sentence.ids for _, sentence in members]
         stream = list(chain.from_iterable(sentences))
-        yield from (
-            (stream, start, end) for start, end in pairwise(accumulate(map(len, sentences), initial=0))
-        )
+        for start, end in pairwise(accumulate(map(len, sentences), initial=0)):
+            yield stream, start, end
 
 
 def _windows(

@@ -82,9 +82,9 @@ def baselines(
     scores = {}
     for name, model in models.items():
         graded = GradedLabels.of_table(kind, labels, rows.targets, model(rows.texts), thresholds, cutoffs)
-        known = [(each[name](held.texts), held.targets) for each, held in parts if name in each]
-        if known and kind != "regression":
-            table, targets = map(np.concatenate, zip(*known, strict=True))
+        answers = [(fits[name](held.texts), held.targets) for fits, held in parts if name in fits]
+        if answers and kind != "regression":
+            table, targets = map(np.concatenate, zip(*answers, strict=True))
             fitted = GradedLabels.of_table(kind, labels, targets, table, thresholds, cutoffs).after_fit()
             table = graded.tempered(fitted.temperature or 1.0)
             graded = replace(graded, table=table, thresholds=fitted.thresholds).decided()
@@ -106,16 +106,25 @@ def _fitted(
     share = targets.mean(axis=0)
     models = {"majority": lambda texts: np.tile(share, (len(texts), 1))}
     if (targets != targets[0]).any() and (fitted := _tfidf(train.texts)):
-        unit, vectorizer, features = fitted
-        linear = _linear(kind, features, targets, [weights[name] for name in labels] if weights else None)
-        models["tfidf" + unit] = lambda texts: linear(vectorizer.transform(texts))
+        vectorizer = fitted.vectorizer  # the model keeps this alone, not the features
+        by_id = [weights[name] for name in labels] if weights else None
+        linear = _linear(kind, fitted.features, targets, by_id)
+        models["tfidf" + fitted.unit] = lambda texts: linear(vectorizer.transform(texts))
     return models
 
 
-def _tfidf(train_texts: Sequence[str]) -> tuple[str, TfidfVectorizer, Any] | None:
-    """What a baseline's name ends in, a fitted vectorizer, and the sparse features (train rows, n-grams).
+class Tfidf(NamedTuple):
+    """A vectorizer fitted to the texts of train."""
 
-    None where no train text has a word. A word is scikit-learn's, with its combining marks.
+    unit: str  # what a baseline's name ends in
+    vectorizer: TfidfVectorizer
+    features: Any  # sparse, (train rows, n-grams)
+
+
+def _tfidf(train_texts: Sequence[str]) -> Tfidf | None:
+    """TF-IDF of words or characters; None where no train text has a word.
+
+    A word is scikit-learn's, with its combining marks.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -131,7 +140,7 @@ def _tfidf(train_texts: Sequence[str]) -> tuple[str, TfidfVectorizer, Any] | Non
     words = vectorizer.build_analyzer()
     if not any(words(text) for text in train_texts):
         return None
-    return unit, vectorizer, vectorizer.fit_transform(train_texts)
+    return Tfidf(unit, vectorizer, vectorizer.fit_transform(train_texts))
 
 
 def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
@@ -143,8 +152,8 @@ def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> dict[
 
     if not (fitted := _tfidf(train)):
         return {}
-    unit, vectorizer, _ = fitted
-    return {f"tf-idf cosine{unit}": [csr_array(vectorizer.transform(side)) for side in sides]}
+    vectors = [csr_array(fitted.vectorizer.transform(side)) for side in sides]
+    return {f"tf-idf cosine{fitted.unit}": vectors}
 
 
 def random_vectors(sides: Sequence[Sequence[str]]) -> list[Floats]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,8 +94,10 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
 
     The bins are of equal width; arguments as in `reliability`.
     """
-    columns = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
-    return calibration_error(([of[part] for of in columns] for part in blocks(len(columns[0]))), bins)
+    confidences = np.asarray(confidence, dtype=np.float64)
+    corrects = np.asarray(correct)
+    parts = ((confidences[part], corrects[part]) for part in blocks(len(confidences)))
+    return calibration_error(parts, bins)
 
 
 def calibration_error(parts: Iterable[Sequence[Any]], bins: int = BINS) -> float:
@@ -156,9 +159,9 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     table = np.asarray(probabilities, dtype=np.float64)
     truth = np.asarray(references, dtype=np.float64)
     chosen = []
-    for each in (thresholds_of(*label) for label in zip(table.T, truth.T, strict=True)):
-        best = each.values[each.f1 == each.f1.max()]
-        chosen.append(float(best[np.argmin(np.abs(best - 0.5))]) if each.positives else 0.5)
+    for label in starmap(thresholds_of, zip(table.T, truth.T, strict=True)):
+        best = label.values[label.f1 == label.f1.max()]
+        chosen.append(float(best[np.argmin(np.abs(best - 0.5))]) if label.positives else 0.5)
     return chosen
 
 
@@ -198,14 +201,14 @@ class Thresholds(NamedTuple):
     """The different decision thresholds of one label, ascending, and the numbers of rows at each."""
 
     values: Floats  # (thresholds,)
-    given: Floats  # (thresholds,): rows that get the label
+    assigned: Floats  # (thresholds,): rows that get the label
     hits: Floats  # (thresholds,): those of them that have it
     positives: float  # rows that have it
 
     @property
     def precision(self) -> Floats:
         """The share of hits among the rows that get the label."""
-        return self.hits / self.given
+        return self.hits / self.assigned
 
     @property
     def recall(self) -> Floats:
@@ -215,7 +218,7 @@ class Thresholds(NamedTuple):
     @property
     def f1(self) -> Floats:
         """The harmonic mean of precision and recall."""
-        return 2 * self.hits / (self.given + self.positives)
+        return 2 * self.hits / (self.assigned + self.positives)
 
 
 def apart(scores: Floats) -> Bools:
@@ -268,8 +271,8 @@ def best_temperature(decide: Callable[[float], BinaryDecisions]) -> float:
     errors = int((~right).sum())
 
     def loss(log_t: float) -> float:
-        _, _, *chances = decide(math.exp(log_t))
-        gold, rest = (float(np.log(np.maximum(each, TINY)).sum()) for each in chances)
+        decisions = decide(math.exp(log_t))
+        gold, rest = (float(np.log(np.maximum(chances, TINY)).sum()) for chances in decisions[2:])
         return -((n + 1) * gold + rest) / (n + 2) / max(n, 1)
 
     def excess(log_t: float) -> float:

@@ -52,7 +52,7 @@ def conformal(gold: ArrayLike) -> Conformal:
     return Conformal(rows=count, gold=ordered[ranks - 1].tolist())
 
 
-def inclusion_threshold(known: Conformal, coverage: float) -> float:
+def inclusion_threshold(saved: Conformal, coverage: float) -> float:
     """The probability from which a label is in the set.
 
     Of the gold labels' probabilities for n calibration rows, in descending order, it is the one at rank
@@ -61,7 +61,7 @@ def inclusion_threshold(known: Conformal, coverage: float) -> float:
     row that is exchangeable with them has its gold label with at least the probability `coverage`. Raises
     UserError where there are too few rows.
     """
-    rows = known["rows"]
+    rows = saved["rows"]
     needed = _rows_needed(coverage)
     if rows < needed:
         raise UserError(
@@ -70,14 +70,16 @@ def inclusion_threshold(known: Conformal, coverage: float) -> float:
             "Calibrate it on more rows, or ask for a lower coverage.",
         )
     rank = ceil((rows + 1) * _decimal(coverage))
-    least = known["gold"][(rank - 1) * len(known["gold"]) // rows]
+    least = saved["gold"][(rank - 1) * len(saved["gold"]) // rows]
     return least - ROUNDING * abs(least)  # of an interval it is negative
 
 
-def supported_coverages(known: Conformal) -> dict[float, float]:
+def supported_coverages(saved: Conformal) -> dict[float, float]:
     """The usual coverages that the calibration rows suffice for, each with its `inclusion_threshold`."""
     return {
-        each: inclusion_threshold(known, each) for each in MEASURED if known["rows"] >= _rows_needed(each)
+        coverage: inclusion_threshold(saved, coverage)
+        for coverage in MEASURED
+        if saved["rows"] >= _rows_needed(coverage)
     }
 
 

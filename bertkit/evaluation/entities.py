@@ -25,7 +25,7 @@ from bertkit.evaluation.intervals import Floats, Values, ratio
 from bertkit.text import Json, Record
 
 Tags = Collection[Sequence[str]]
-Given = Mapping[int, Sequence[tuple[Any, ...]]]
+Stated = Mapping[int, Sequence[tuple[Any, ...]]]
 
 _SCORES = ("precision", "recall", "f1")
 _ERRORS = ("correct", "boundary", "type", "both", "missed", "spurious")
@@ -72,7 +72,7 @@ def predictions(
 
     def tags() -> Iterator[list[str]]:
         for answer in answers:
-            scores.extend(each["score"] for each in answer[scored])
+            scores.extend(part["score"] for part in answer[scored])
             yield [word["tag"] for word in answer["words"]]
 
     return PackedTags(tags()), scores
@@ -128,12 +128,12 @@ class GradedTags(Graded):
 class GradedEntities(GradedTags):
     """Predicted tags, in `scheme`, compared with the gold ones by their entities, which are the decisions.
 
-    given: the gold entities of sentences whose tags do not say them, by sentence; see
+    stated: the gold entities of sentences whose tags do not say them, by sentence; see
     `data.word_spans.gold_entities`."""
 
     ece_name = "ece_entities"
     scheme: Learned = "BIO"
-    given: Given = field(default_factory=dict)
+    stated: Stated = field(default_factory=dict)
 
     @cached_property
     def scored(self) -> Scored:
@@ -154,7 +154,9 @@ class GradedEntities(GradedTags):
             lambda tags: [(kind, first, last + 1) for kind, first, last in get_entities([*tags])]
         )
         strict = self._counts(lambda tags: strict_entities(tags, self.scheme))
-        right, words, forbidden = np.empty((3, len(self.gold)), dtype=np.uint32)
+        right = np.empty(len(self.gold), dtype=np.uint32)
+        words = np.empty_like(right)
+        forbidden = np.empty_like(right)
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
             right[row] = sum(map(eq, gold, predicted))
             words[row] = len(gold)
@@ -216,23 +218,35 @@ class GradedEntities(GradedTags):
         pairs: Counter[tuple[str, str]] = Counter()
         for (gold, predicted), count in self.tag_pairs.items():
             pairs[gold[2:] or "O", predicted[2:] or "O"] += count
-        return {"labels": labels, "matrix": [[pairs[row, column] for column in labels] for row in labels]}
+        return {"labels": labels, "matrix": matrix(pairs, labels)}
 
     def _sentences(
         self, read: Callable[[Sequence[str]], Sequence[Entity]]
     ) -> Iterator[tuple[Sequence[tuple[Any, ...]], Sequence[Entity]]]:
         """Gold and predicted entities of each sentence."""
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
-            yield self.given[row] if row in self.given else read(gold), read(predicted)
+            yield self.stated[row] if row in self.stated else read(gold), read(predicted)
 
     def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
         """Entities, (3 * types, sentences): first right, then predicted, then gold ones."""
-        blocks = (({*gold} & {*predicted}, predicted, gold) for gold, predicted in self._sentences(read))
-        names = ([[entity[0] for entity in block] for block in sentence] for sentence in blocks)
-        return counts_by_sentence(names, self.labels)
+        sentences = self._sentences(read)
+        blocks = (map(_types, ({*gold} & {*predicted}, predicted, gold)) for gold, predicted in sentences)
+        return counts_by_sentence(blocks, self.labels)
 
 
-def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence[str]) -> Any:
+def matrix(pairs: Counter[tuple[str, str]], labels: Sequence[str]) -> list[list[int]]:
+    """How often each pair occurs, `(labels, labels)`."""
+    rows = []
+    for row in labels:
+        rows.append([pairs[row, column] for column in labels])
+    return rows
+
+
+def _types(entities: Iterable[tuple[Any, ...]]) -> list[str]:
+    return [entity[0] for entity in entities]
+
+
+def counts_by_sentence(sentences: Iterable[Iterable[Iterable[str]]], names: Sequence[str]) -> Any:
     """A sparse matrix (3 * names, sentences): how often each was right, predicted and gold in each
     sentence.
     """
@@ -242,12 +256,12 @@ def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence
     counts = array("I")
     ids = array("i")
     ends = array("i", [0])
-    for sentence in found:
-        own = Counter(
-            len(number) * block + number[name] for block, each in enumerate(sentence) for name in each
+    for sentence in sentences:
+        totals = Counter(
+            len(number) * block + number[name] for block, labels in enumerate(sentence) for name in labels
         )
-        ids.extend(own)
-        counts.extend(own.values())
+        ids.extend(totals)
+        counts.extend(totals.values())
         ends.append(len(ids))
     return csc_array(tuple(map(np.asarray, (counts, ids, ends))), shape=(3 * len(number), len(ends) - 1))
 
@@ -263,7 +277,11 @@ def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags, unseen: 
         for word, tag in zip(words, tags, strict=True):
             seen[word][tag] += 1
     best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
-    return [[best.get(word, unseen) for word in words] for words in tokens]
+
+    def likeliest(words: Sequence[str]) -> list[str]:
+        return [best.get(word, unseen) for word in words]
+
+    return list(map(likeliest, tokens))
 
 
 def _by_word(entities: Sequence[tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:
@@ -285,8 +303,9 @@ def _outcome(gold: tuple[Any, ...], predicted: Mapping[int, tuple[Any, ...]]) ->
 
 def precision_recall_f1(counts: Floats) -> Floats:
     """(3, ...) scores from (3, ...) right, predicted and gold entities; NaN where there are none of these."""
-    right, predicted, gold = counts
-    precision = ratio(right, predicted)
-    recall = ratio(right, gold)
+    predicted = counts[1]
+    gold = counts[2]
+    precision = ratio(counts[0], predicted)
+    recall = ratio(counts[0], gold)
     f1 = ratio(2 * precision * recall, precision + recall)  # seqeval's formula, to its last digit
     return np.where(predicted + gold > 0, [precision, recall, f1], np.nan)

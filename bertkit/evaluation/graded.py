@@ -120,13 +120,13 @@ def all_scores(graded: Graded, metrics: Sequence[Any]) -> Scores:
     """
     scores = dict(graded.scores)
     for metric in metrics:
-        own = compute_user_metric(metric, *graded.pairs())
-        if taken := sorted(own.keys() & scores.keys()):
+        numbers = compute_user_metric(metric, *graded.pairs())
+        if taken := sorted(numbers.keys() & scores.keys()):
             raise UserError(
                 "metrics",
                 f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is "
                 "already",
                 "Give it a name of its own.",
             )
-        scores |= own
+        scores |= numbers
     return scores

@@ -23,7 +23,7 @@ from bertkit.text import Json, Record
 class GradedLabels(Graded):
     """Decisions and probabilities compared with the references.
 
-    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same
+    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. chosen: decisions in the same
     form, -1 where no single label is given. table: probabilities `(rows, labels)`; for regression the numbers
     `(rows, 1)`. temperature, thresholds, cutoffs: what the answers were given with; None where no option
     fixes them yet. conformal: what sets and intervals are taken from, likewise.
@@ -32,7 +32,7 @@ class GradedLabels(Graded):
     kind: Kind
     names: Sequence[str]
     references: Any
-    given: Any
+    chosen: Any
     table: Floats
     temperature: float | None = None
     thresholds: Limits = None
@@ -91,7 +91,7 @@ class GradedLabels(Graded):
     @cached_property
     def scored(self) -> Scored:
         """The metrics of this kind."""
-        return metrics.scored(self.kind, self.references, self.table, self.names, self.given)
+        return metrics.scored(self.kind, self.references, self.table, self.names, self.chosen)
 
     def details(self) -> Json:
         """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows
@@ -100,9 +100,9 @@ class GradedLabels(Graded):
         if self.kind == "regression":
             return coverage
         if self.kind == "single-label":
-            confusion = _confusion(self.references, self.given, len(self.names))
+            confusion = _confusion(self.references, self.chosen, len(self.names))
         else:
-            columns = zip(self.references.T, self.given.T, strict=True)
+            columns = zip(self.references.T, self.chosen.T, strict=True)
             confusion = [_confusion(*column, 2) for column in columns]
         temperature = self.temperature or 1.0
         likely = self.table.argmax(axis=1) if self.kind == "single-label" else self.table > 0.5
@@ -116,15 +116,15 @@ class GradedLabels(Graded):
             "thresholds": self.thresholds,
         }
         details = {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
-        if (self.given < 0).any():
-            details["answered"] = float((self.given >= 0).mean())
+        if (self.chosen < 0).any():
+            details["answered"] = float((self.chosen >= 0).mean())
         return details | coverage
 
     def _error_at(self, temperature: float) -> float:
         """The calibration error at `temperature` times the one in use."""
         parts = (
             metrics.decision_outcomes(
-                self.kind, self.tempered(temperature, rows), self.references[rows], self.given[rows]
+                self.kind, self.tempered(temperature, rows), self.references[rows], self.chosen[rows]
             )
             for rows in blocks(len(self.table))
         )
@@ -136,7 +136,7 @@ class GradedLabels(Graded):
             return {}
 
         def outcomes(table: Floats) -> tuple[Any, Any]:
-            parts = metrics.decision_outcomes(self.kind, table, self.references, self.given)
+            parts = metrics.decision_outcomes(self.kind, table, self.references, self.chosen)
             confidence, right = (
                 np.concatenate([*map(np.ravel, column)]) for column in zip(*parts, strict=True)
             )
@@ -147,9 +147,9 @@ class GradedLabels(Graded):
             "after": outcomes(self.table),
         }
 
-    def _coverage(self, known: Conformal) -> Iterator[Coverage]:
+    def _coverage(self, saved: Conformal) -> Iterator[Coverage]:
         """The sets or intervals of these rows at the usual coverages."""
-        for coverage, least in supported_coverages(known).items():
+        for coverage, least in supported_coverages(saved).items():
             measured = float((self._gold() >= least).mean())
             sizes = (self.table >= least).sum(axis=1)
             if self.kind == "regression":
@@ -163,12 +163,12 @@ class GradedLabels(Graded):
         """Probabilities of the gold labels `(rows,)`; for regression the residuals, negative, so that more is
         better here too."""
         if self.kind == "regression":
-            return np.asarray(-np.abs(self.given - self.references))
+            return np.asarray(-np.abs(self.chosen - self.references))
         return np.asarray(self.table[np.arange(len(self.table)), self.references])
 
     def pairs(self) -> tuple[Any, Any]:
         """Decisions and references, each as `references` is."""
-        return self.given, self.references
+        return self.chosen, self.references
 
     def tempered(self, temperature: float, rows: slice = slice(None)) -> Floats:
         """The probabilities of these rows at `temperature` times the one in use, `(rows, labels)`."""
@@ -199,9 +199,9 @@ class GradedLabels(Graded):
         """These rows, with the decisions that follow from probabilities and thresholds."""
         if self.kind == "single-label":
             best, reached = calibration.best_labels(self.table, self.names, self.thresholds, self.cutoffs)
-            return replace(self, given=np.where(reached, best, -1))
+            return replace(self, chosen=np.where(reached, best, -1))
         limits = calibration.label_thresholds(self.thresholds, self.names, 0.5)
-        return replace(self, given=(self.table >= limits).astype(np.int8))
+        return replace(self, chosen=(self.table >= limits).astype(np.int8))
 
     def calibrated(self) -> Json:
         """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""

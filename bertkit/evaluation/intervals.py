@@ -48,7 +48,12 @@ def bootstrap(
             weights[:, column] = np.bincount(rng.integers(0, rows, rows), minlength=rows)
         parts.append(weighted(weights))
     names = [name for name in parts[0] if not name.startswith(COUNTS)]
-    return {name: _percentiles(np.concatenate([part[name] for part in parts])) for name in names}
+    return {name: _percentiles(joined(parts, name)) for name in names}
+
+
+def joined(parts: Sequence[Values], name: str) -> Floats:
+    """The values of one score in all parts, `(resamples,)`."""
+    return np.concatenate([part[name] for part in parts])
 
 
 def blocks(rows: int) -> Iterator[slice]:

@@ -141,7 +141,9 @@ def _classification(
         "ece": calibration_error(decision_outcomes(kind, table, references, decisions)),
     }
     # Sparse (labels, rows) matrices: times weights (rows, resamples) they sum by label.
-    actual, predicted, hits = (csr_array(each).T for each in (truth, chosen, truth & chosen))
+    actual = csr_array(truth).T
+    predicted = csr_array(chosen).T
+    hits = csr_array(truth & chosen).T
     exactly = (truth == chosen).all(axis=1)
     gaps = _gaps(decision_outcomes(kind, table, references, decisions))
     curves = roc_curves(positive, scores)
@@ -186,7 +188,7 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
     """
     from scipy.stats import pearsonr, spearmanr
 
-    truth, values = (np.asarray(each, dtype=np.float64) for each in (references, predictions))
+    truth, values = (np.asarray(column, dtype=np.float64) for column in (references, predictions))
     squares = (truth - values) ** 2
     distances = np.abs(truth - values)
     truth_ranks = ranking(truth)

@@ -24,15 +24,18 @@ def scored(answers: Sequence[Answer], *, pairs: bool) -> Scored:
     table = np.empty((len(answers), len(COUNTED)))
     for row, answer in enumerate(answers):
         table[row] = [answer.get(name, 0) for name in COUNTED]
-    masked, right, loss, paired, paired_right = table.T
+    sums = dict(zip(COUNTED, table.T, strict=True))
 
     def weighted(weights: Floats) -> Values:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            masked = sums["masked"] @ weights
             scores = {
-                "mlm_accuracy": right @ weights / (masked @ weights),
-                "perplexity": np.exp(loss @ weights / (masked @ weights)),
+                "mlm_accuracy": sums["right"] @ weights / masked,
+                "perplexity": np.exp(sums["loss"] @ weights / masked),
             }
-            return scores | ({"nsp_accuracy": paired_right @ weights / (paired @ weights)} if pairs else {})
+            if pairs:
+                scores["nsp_accuracy"] = sums["pairs_right"] @ weights / (sums["pairs"] @ weights)
+            return scores
 
     return Scored(weighted, len(answers))
 

@@ -57,15 +57,15 @@ def measures(hits: Mapping[str, Sequence[str]], judged: Judgements) -> PerQuery:
         from ir_measures import AP, RR, R, nDCG
 
     names = {nDCG @ 10: "ndcg@10", RR @ 10: "mrr@10", AP: "map", **{R @ k: f"recall@{k}" for k in KS}}
-    run = {
-        query: {name: -rank for rank, name in enumerate(documents)}
-        for query, documents in hits.items()
-        if documents
-    }
+    run = {query: _by_rank(documents) for query, documents in hits.items() if documents}
     values = {name: dict.fromkeys(judged, 0.0) for name in names.values()}
     for metric in ir_measures.iter_calc(list(names), judged, run):
         values[names[metric.measure]][metric.query_id] = float(metric.value)
     return values
+
+
+def _by_rank(documents: Sequence[str]) -> dict[str, int]:
+    return {name: -rank for rank, name in enumerate(documents)}
 
 
 def scored(per_query: PerQuery) -> Scored:
@@ -151,8 +151,8 @@ def searched(
             order = by_id[np.argsort(-scores[by_id], kind="stable")]
             theirs = rows_of[query]
             ranks = np.searchsorted(-scores[order], -scores[document[theirs]], side="right")
-            for each, rank in zip(theirs.tolist(), ranks.tolist(), strict=True):
-                waiting[each] = {"score": float(scores[document[each]]), "rank": rank}
+            for judged, rank in zip(theirs.tolist(), ranks.tolist(), strict=True):
+                waiting[judged] = {"score": float(scores[document[judged]]), "rank": rank}
             best = [i for i in order[:MAX_HITS].tolist() if scores[i] > -np.inf]
             waiting[row]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
         yield waiting.pop(row, {})
@@ -165,7 +165,10 @@ def ids(rows: Dataset, side: str) -> Iterator[str]:
         yield from texts
         return
     for name, text in zip(column_values(rows, f"{side}_id"), texts, strict=True):
-        yield (text if name is None else str(name)) if text or side == "document" else ""
+        if text or side == "document":
+            yield text if name is None else str(name)
+        else:
+            yield ""
 
 
 def first_rows(rows: Dataset, side: str) -> dict[str, int]:
@@ -181,8 +184,8 @@ def first_rows(rows: Dataset, side: str) -> dict[str, int]:
 def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:
     """The queries in the order of their first rows, each with its rows; without empty ones."""
     numbers: dict[str, int] = {}
-    known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in ids(rows, "query"))
-    query = np.fromiter(known, np.int64, len(rows))
+    numbered = (numbers.setdefault(name, len(numbers)) if name else -1 for name in ids(rows, "query"))
+    query = np.fromiter(numbered, np.int64, len(rows))
     order = np.argsort(query, kind="stable")
     starts = np.searchsorted(query[order], np.arange(len(numbers) + 1))
     return dict(zip(numbers, np.split(order, starts)[1:-1], strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,7 @@ from bertkit.data.on_disk import column_values
 from bertkit.data.table import required
 from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import CHUNK, Floats, Ints, Values, ratio
+from bertkit.evaluation.intervals import CHUNK, Floats, Ints, Values, joined, ratio
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,6 +42,14 @@ def metric_names(grouped: bool, graded: bool) -> list[str]:
     return [*ranks, *(similarity.GRADED if graded else ["average_precision"])]
 
 
+class PerQuery(NamedTuple):
+    """How the documents of each query are ranked, `(queries,)` each."""
+
+    ndcg: Floats  # nDCG@10 (Järvelin & Kekäläinen 2002)
+    first: Floats  # the rank of the first relevant document
+    sizes: Ints  # documents
+
+
 class RankedRows(Graded):
     """Documents' targets and scores, and the number of each one's query, from 0: `(rows,)` each.
 
@@ -52,27 +60,24 @@ class RankedRows(Graded):
     """
 
     def __init__(
-        self, truth: Floats, given: ArrayLike, groups: Ints, grouped: bool | None, graded: bool | None
+        self, truth: Floats, predicted: ArrayLike, groups: Ints, grouped: bool | None, graded: bool | None
     ) -> None:
         self.truth = truth
-        self.given = np.asarray(given, dtype=np.float64)
+        self.predicted = np.asarray(predicted, dtype=np.float64)
         self.grouped = len(np.unique(groups)) < len(groups) if grouped is None else grouped
         self.graded = not np.isin(truth, (0, 1)).all() if graded is None else graded
         self.groups = groups if self.grouped else np.arange(len(groups))
 
     @cached_property
-    def per_query(self) -> tuple[Floats, Floats, Ints]:
-        """nDCG@10 (Järvelin & Kekäläinen 2002), the rank of the first relevant document, and the number of
-        documents.
-
-        `(queries,)` each. nDCG is NaN for queries without a relevant document, or with a single document;
+    def per_query(self) -> PerQuery:
+        """The ranking of each query. nDCG is NaN without a relevant document, or with a single document;
         without a relevant document the rank is infinite.
         """
         sizes = np.bincount(self.groups)
         number = np.repeat(np.arange(len(sizes)), sizes)
         rank = 1 + np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         discount = np.where(rank <= CUTOFF, 1 / np.log2(rank + 1), 0)
-        order = np.lexsort((self.truth, -self.given, self.groups))
+        order = np.lexsort((self.truth, -self.predicted, self.groups))
         ideal = np.lexsort((-self.truth, self.groups))
         gains = np.maximum(self.truth, 0)
         gain, best = (np.bincount(number, gains[by] * discount) for by in (order, ideal))
@@ -80,7 +85,7 @@ class RankedRows(Graded):
         ndcg = np.divide(gain, best, out=np.full(len(sizes), np.nan), where=defined)
         first = np.full(len(sizes), np.inf)
         np.minimum.at(first, number, np.where(self.truth[order] > 0, rank, np.inf))
-        return ndcg, first, sizes
+        return PerQuery(ndcg, first, sizes)
 
     @cached_property
     def scored(self) -> Scored:
@@ -88,29 +93,32 @@ class RankedRows(Graded):
 
         Weights, and so bootstrap intervals, are over queries.
         """
-        ndcg, first, sizes = self.per_query
-        defined = ~np.isnan(ndcg)
-        by_query = np.stack([np.where(defined, ndcg, 0), np.where(defined & (first <= CUTOFF), 1 / first, 0)])
+        per_query = self.per_query
+        first = per_query.first
+        defined = ~np.isnan(per_query.ndcg)
+        by_query = np.stack(
+            [np.where(defined, per_query.ndcg, 0), np.where(defined & (first <= CUTOFF), 1 / first, 0)]
+        )
         if self.graded:
-            by_row = similarity.graded(self.truth, self.given).weighted
+            by_row = similarity.graded(self.truth, self.predicted).weighted
         else:  # the threshold is accuracy's, which has no meaning here
-            by_row = similarity.labelled(self.truth > 0, self.given, 0.5).weighted
+            by_row = similarity.labelled(self.truth > 0, self.predicted, 0.5).weighted
         names = metric_names(self.grouped, self.graded)
         step = max(1, CHUNK // len(self.groups))  # resamples at a time: there are more rows than queries
 
         def weighted(weights: Floats) -> Values:
             starts = range(0, weights.shape[1], step)
             parts = [by_row(weights[self.groups, start : start + step]) for start in starts]
-            values = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            values = {name: joined(parts, name) for name in parts[0]}
             means = ratio(by_query @ weights, defined @ weights, undefined=np.nan)
             values |= dict(zip((f"ndcg@{CUTOFF}", f"mrr@{CUTOFF}"), means, strict=True))
             return {name: values[name] for name in names}
 
-        return Scored(weighted, len(sizes))
+        return Scored(weighted, len(first))
 
     def pairs(self) -> tuple[list[float], list[float]]:
         """Scores and targets, `(rows,)` each."""
-        return self.given.tolist(), self.truth.tolist()
+        return self.predicted.tolist(), self.truth.tolist()
 
 
 def targets(rows: Dataset) -> Floats:

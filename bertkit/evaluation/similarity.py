@@ -57,9 +57,9 @@ def by_cosine(
         answers = [answer | {"label": labels[answer["score"] >= limit]} for answer in answers]
     if "positive" in rows.column_names:
         number: dict[str, int] = {}
-        own = np.array([number.setdefault(text, len(number)) for text in rows["positive"]])
-        table = sides[0] @ sides[1][np.unique(own, return_index=True)[1]].T
-        ranks = places(table if isinstance(table, np.ndarray) else table.toarray(), own)
+        texts = np.array([number.setdefault(text, len(number)) for text in rows["positive"]])
+        table = sides[0] @ sides[1][np.unique(texts, return_index=True)[1]].T
+        ranks = places(table if isinstance(table, np.ndarray) else table.toarray(), texts)
         answers = [answer | {"rank": rank} for answer, rank in zip(answers, ranks, strict=True)]
     if len(sides) > 2:
         worse = rowwise(sides[0], sides[2])
@@ -142,21 +142,21 @@ def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
     """The cosine from which calling a pair similar is most often right, the highest of equals: see
     `thresholds_of`.
     """
-    known = thresholds_of(cosines, similar)
+    candidates = thresholds_of(cosines, similar)
     scores = np.asarray(cosines, dtype=np.float64)
-    values = np.concatenate([[scores.min() - ROUNDING], known.values[1:], [scores.max() + ROUNDING]])
+    values = np.concatenate([[scores.min() - ROUNDING], candidates.values[1:], [scores.max() + ROUNDING]])
     right = np.append(
-        2 * known.hits - known.given, 0
+        2 * candidates.hits - candidates.assigned, 0
     )  # answers, but for a constant; the last calls no pair similar
     return float(values[np.flatnonzero(right == right.max())[-1]])
 
 
-def places(similarities: Floats, own: Ints) -> list[int]:
-    """The place of each row's own text, from 1, by similarities `(rows, texts)`: a tie is not a gain, see
-    `ranking`.
+def places(similarities: Floats, texts: Ints) -> list[int]:
+    """The place of each row's text, from 1, by similarities `(rows, texts)`: a tie is not a gain, see
+    `ranking`. texts: the index of each row's own, `(rows,)`.
     """
-    of_own = np.take_along_axis(similarities, own[:, None], axis=1)
-    return [int(place) for place in (similarities >= of_own).sum(axis=1)]
+    positives = np.take_along_axis(similarities, texts[:, None], axis=1)
+    return [int(place) for place in (similarities >= positives).sum(axis=1)]
 
 
 def of(answers: Sequence[Record], name: str) -> Floats:

@@ -59,7 +59,7 @@ class Rule(NamedTuple):
         answer.
         """
         answer = self.tokens(predicted)
-        wanted = [tokens for text in gold if (tokens := self.tokens(text))] or [[]]
+        wanted = list(filter(None, map(self.tokens, gold))) or [[]]
         if answer in wanted:
             return 1.0, 1.0
         return 0.0, max(_f1(answer, tokens) for tokens in wanted)
@@ -154,14 +154,14 @@ class GradedAnswers(Graded):
         if not self.unanswerable or self.fitted["null_threshold"] is not None:
             return self
         best = [next(iter(a["n_best"]), {"answer": "", "score": a["null_score"]}) for a in self.answers]
-        odds = [
-            log_odds(null, each["score"]) for null, each in zip(self._column("null_score"), best, strict=True)
-        ]
-        threshold = best_threshold(odds, [each["answer"] for each in best], list(self._gold()), self.rule)
+        pairs = zip(self._column("null_score"), best, strict=True)
+        odds = [log_odds(null, candidate["score"]) for null, candidate in pairs]
+        texts = [candidate["answer"] for candidate in best]
+        threshold = best_threshold(odds, texts, list(self._gold()), self.rule)
         none = {"answer": "", "start": 0, "end": 0}
         answers = DiskList(
-            {**answer, **({**none, "score": answer["null_score"]} if odd > threshold else each)}
-            for answer, odd, each in zip(self.answers, odds, best, strict=True)
+            {**answer, **({**none, "score": answer["null_score"]} if odd > threshold else candidate)}
+            for answer, odd, candidate in zip(self.answers, odds, best, strict=True)
         )
         return type(self)(answers, self.rows, True, {**self.fitted, "null_threshold": threshold})
 
@@ -248,8 +248,10 @@ def best_temperature(
 
     def decide(temperature: float) -> calibration.BinaryDecisions:
         judged = [(*scores, matches(question, answer)) for question, answer, *scores in answers(temperature)]
-        score, rest, right = np.asarray(judged, dtype=np.float64).reshape(-1, 3).T
-        gold_first = np.where(right, (score, rest), (rest, score))
+        table = np.asarray(judged, dtype=np.float64).reshape(-1, 3).T
+        score = table[0]
+        right = table[2]
+        gold_first = np.where(right, table[:2], table[1::-1])
         return calibration.BinaryDecisions(score, right > 0, *gold_first)
 
     return calibration.best_temperature(decide)

@@ -127,8 +127,8 @@ def baselines(
     vectors, the first of equals; left out where no training source has a word.
     """
     answers = {"copy": sources}
-    for train, given in tfidf_vectors(train_sources, [train_sources, sources]).values():
-        parts = [given[start : start + CHUNK] for start in range(0, len(sources), CHUNK)]
+    for train, vectors in tfidf_vectors(train_sources, [train_sources, sources]).values():
+        parts = [vectors[start : start + CHUNK] for start in range(0, len(sources), CHUNK)]
         nearest = [np.asarray((part @ train.T).argmax(axis=1)).ravel() for part in parts]
         answers["nearest"] = [train_targets[row] for row in np.concatenate(nearest).tolist()]
     return {name: Translations(texts, references).scores for name, texts in answers.items()}

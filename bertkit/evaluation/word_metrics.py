@@ -20,10 +20,10 @@ import numpy as np
 from bertkit.data.tagging import Learned, from_bio
 from bertkit.evaluation import entities
 from bertkit.evaluation.entities import (
-    Given,
     GradedEntities,
     GradedTags,
     PackedTags,
+    Stated,
     Tags,
     counts_by_sentence,
     lookup_baseline,
@@ -49,12 +49,12 @@ def graded(
     labels: Sequence[str],
     scheme: Learned,
     temperature: float,
-    given: Given,
+    stated: Stated,
 ) -> Graded:
     """Answers as they are written, compared with gold tags in BIO, or in the scheme `none` with gold labels.
 
     answers: `words`, each with its `tag`, and its `score` in the scheme `none`; `entities` with theirs in
-    others. given: as in `GradedEntities`; types that only these have are scored too.
+    others. stated: as in `GradedEntities`; types that only these have are scored too.
     """
     if scheme == "none":
         predicted, confidences = predictions(answers, "words")
@@ -62,27 +62,27 @@ def graded(
     predicted, confidences = predictions(answers, "entities")
     spelled = PackedTags(from_bio(tags, scheme) for tags in gold)
     return GradedEntities(
-        spelled, predicted, _all_types(labels, given), confidences, temperature, scheme, given
+        spelled, predicted, _all_types(labels, stated), confidences, temperature, scheme, stated
     )
 
 
 def lookup(
-    train: tuple[Tags, Tags], rows: tuple[Tags, Tags], labels: Sequence[str], scheme: Learned, given: Given
+    train: tuple[Tags, Tags], rows: tuple[Tags, Tags], labels: Sequence[str], scheme: Learned, stated: Stated
 ) -> dict[str, float | None]:
     """The scores of tagging every word as most often in train.
 
     An unseen word is O; in the scheme `none` it has train's most frequent label. train, rows: words and their
-    tags. given: as in `graded`.
+    tags. stated: as in `graded`.
     """
     if scheme != "none":
-        types = _all_types(labels, given)
-        return GradedEntities(rows[1], lookup_baseline(*train, rows[0]), types, given=given).scores
+        types = _all_types(labels, stated)
+        return GradedEntities(rows[1], lookup_baseline(*train, rows[0]), types, stated=stated).scores
     most = Counter(chain.from_iterable(train[1])).most_common(1)[0][0]
     return GradedWords(rows[1], lookup_baseline(*train, rows[0], unseen=most), labels).scores
 
 
-def _all_types(labels: Sequence[str], given: Given) -> list[str]:
-    more = {entity[0] for entities in given.values() for entity in entities}
+def _all_types(labels: Sequence[str], stated: Stated) -> list[str]:
+    more = {entity[0] for entities in stated.values() for entity in entities}
     return [*labels, *sorted(more.difference(labels))]
 
 
@@ -111,8 +111,9 @@ class GradedWords(GradedTags):
 
         def weighted(weights: Floats) -> Values:
             of_label = (counts @ weights).reshape(3, len(self.labels), -1)
-            precision, recall, f1 = precision_recall_f1(of_label)
-            scores = {"precision": precision, "recall": recall, "f1": f1, "support": of_label[2]}
+            columns = (*precision_recall_f1(of_label), of_label[2])
+            scores = dict(zip(("precision", "recall", "f1", "support"), columns, strict=True))
+            f1 = scores["f1"]
             occurring = (~np.isnan(f1)).sum(axis=0)
             return {
                 "accuracy": ratio(of_label[0].sum(axis=0), of_label[2].sum(axis=0), undefined=np.nan),
@@ -129,8 +130,7 @@ class GradedWords(GradedTags):
     def confusion(self) -> Json:
         """By label; no matrix without words."""
         pairs = self.tag_pairs
-        matrix = [[pairs[row, column] for column in self.labels] for row in self.labels] if pairs else []
-        return {"labels": self.labels, "matrix": matrix}
+        return {"labels": self.labels, "matrix": entities.matrix(pairs, self.labels) if pairs else []}
 
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """The label of each word."""

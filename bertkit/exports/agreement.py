@@ -57,7 +57,7 @@ def compared(
     task = ours.task
     answers = list(task.answer(rows, replace(ours, model=exported, device=None).predict_features))
     graded = {"torch": task.grade(expected, rows), "onnx": task.grade(answers, rows)}
-    metrics = {name: each.scores for name, each in graded.items()}
+    metrics = {name: grades.scores for name, grades in graded.items()}
     before, after = (scores.get(task.metrics[0]) for scores in metrics.values())
     undefined = 0.0 if before is after else math.nan
     return {
@@ -65,7 +65,7 @@ def compared(
         "output_difference": difference,
         "answers_differ": sum(not same(*pair, close) for pair in zip(expected, answers, strict=True)),
         "metrics": metrics,
-        "answered": {name: each.details().get("answered", 1.0) for name, each in graded.items()},
+        "answered": {name: grades.details().get("answered", 1.0) for name, grades in graded.items()},
         "drop": undefined if before is None or after is None else before - after,
     }
 
@@ -94,9 +94,13 @@ def same(one: Any, other: Any, close: float = CLOSE, name: str = "") -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key], close, key) for key in one)
     if name in RANKED:
-        one, other = ([each["score"] for each in ranked] for ranked in (one, other))
+        one, other = map(_scores, (one, other))
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(same(*pair, close) for pair in zip(one, other, strict=True))
     if isinstance(one, float) and isinstance(other, float):
         return one == other or abs(one - other) <= close * max(abs(one), 1.0)
     return bool(one == other)
+
+
+def _scores(ranked: Sequence[Any]) -> list[Any]:
+    return [item["score"] for item in ranked]

@@ -77,8 +77,11 @@ class Graph:
 
 def described(values: Iterable[Any]) -> dict[str, list[Any]]:
     """Name of an input or output -> its shape, in which a name stands for any size."""
-    sizes = {each.name: each.type.tensor_type.shape.dim for each in values}
-    return {name: [size.dim_param or size.dim_value for size in shape] for name, shape in sizes.items()}
+    return {value.name: _shape(value) for value in values}
+
+
+def _shape(value: Any) -> list[Any]:
+    return [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
 
 
 def batch_of(task: Task, features: Dataset, rows: Sequence[int]) -> Arrays:
@@ -99,9 +102,7 @@ def build(predictor: Predictor, sample: Arrays) -> Graph:
     task = predictor.task
     model = predictor.model
     # Sizes of at least two: torch.export takes a size of one in the sample for a constant.
-    repeated = {
-        name: np.tile(values, [1 + (size == 1) for size in values.shape]) for name, values in sample.items()
-    }
+    repeated = {name: np.tile(values, 1 + np.equal(values.shape, 1)) for name, values in sample.items()}
     batch = {name: torch.from_numpy(values) for name, values in repeated.items()}
     reduced = list(Reduced(task, model, extra=False)(batch))
     kernels = model.config._attn_implementation

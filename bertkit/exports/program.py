@@ -66,7 +66,8 @@ def export(
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(output, "already exists", "Name a new folder.")
     reference = _reference(source, data)
-    predictor, _, rows = reference
+    predictor = reference.predictor
+    rows = reference.rows
     started = time.monotonic()
     features = predictor.task.encode(rows.select(range(min(len(rows), SAMPLE))))
     sample = batch_of(predictor.task, features, range(min(len(features), SAMPLE)))
@@ -160,10 +161,11 @@ def _quantize(
 
     Raises ModelError where the metric falls by more than `max_drop`.
     """
-    predictor, _, rows = reference
+    predictor = reference.predictor
     proto = quantized(graph.proto, folder / GRAPH)
     model = _opened(predictor, replace(graph, proto=proto), folder)
-    figures = compared(predictor, model, rows, expected, output_difference(exact, model(sample)), math.inf)
+    difference = output_difference(exact, model(sample))
+    figures = compared(predictor, model, reference.rows, expected, difference, math.inf)
     headline = predictor.task.metrics[0]
     drop = figures["drop"]
     logger.info("int8: %s changes by %+.4f", headline, -drop)
@@ -193,7 +195,7 @@ def _unanswered(figures: Json) -> str:
 
 def _facts(reference: Reference, graph: Graph, folder: Path, exports: Json, seconds: float) -> Json:
     predictor = reference.predictor
-    weights = sum(each.numel() * each.element_size() for each in predictor.model.state_dict().values())
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in predictor.model.state_dict().values())
     libraries = ("bertkit", "torch", "onnx", "onnxscript", "onnxruntime")
     return {
         "task": predictor.task.name,

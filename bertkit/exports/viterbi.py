@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bertkit.models.heads.posteriors import Chain
+
 if TYPE_CHECKING:
     from onnx import ModelProto
 
@@ -93,16 +95,16 @@ def viterbi(chain: Sequence[np.ndarray], temperature: float) -> ModelProto:
     from onnx import numpy_helper, parser
 
     model = parser.parse_model(GRAPH)
-    transitions, start, end = (np.asarray(part, dtype=np.float64) for part in chain)
+    parts = Chain(*(np.asarray(part, dtype=np.float64) for part in chain))
     constants = {
         "v_axis0": np.array([0]),
-        "v_tags": np.array([len(start)]),
+        "v_tags": np.array([len(parts.start)]),
         "v_null": np.zeros((1, 1)),
         "v_temperature": np.array(temperature, dtype=np.float64),
-        "v_transitions": transitions,
-        "v_turned": np.ascontiguousarray(transitions.T),
-        "v_start": start,
-        "v_end": end,
+        "v_transitions": parts.transitions,
+        "v_turned": np.ascontiguousarray(parts.transitions.T),
+        "v_start": parts.start,
+        "v_end": parts.end,
     }
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     return model

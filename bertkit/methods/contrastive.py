@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -79,20 +80,18 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, Json]:
         targets = np.concatenate([targets, np.eye(len(words))])
     weights: Any = task.options.class_weights or {}  # settled: by name
     factors = np.array([weights[name] for name in task.names]) if weights else None
-    steps, prototypes, bias = pull_to_prototypes(runner, Texts(inputs, targets), factors, seed)
+    steps, linear = pull_to_prototypes(runner, Texts(inputs, targets), factors, seed)
     if single:
-        linear = Linear(SCALE * prototypes, bias, None, bool(words))
+        linear = replace(linear, with_names=bool(words))
     else:
         linear = fit_head(task, examples_of(runner, features), names_of(runner), seed, STRENGTH)
     set_head(runner.model, linear)
     return runner.model, training_summary(linear, features, steps, started)
 
 
-def pull_to_prototypes(
-    runner: Runner, texts: Texts, weights: Floats | None, seed: int
-) -> tuple[int, Floats, Floats]:
-    """Train the encoder of the runner's model; returns the number of steps, the prototypes `(labels, size)`,
-    and their biases `(labels,)`, the log of each label's share of the texts.
+def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, seed: int) -> tuple[int, Linear]:
+    """Train the encoder of the runner's model; returns the number of steps, and the softmax: the scaled
+    prototypes, and as bias the log of each label's share of the texts.
 
     The loss of a text is the cross-entropy of a softmax over its scaled cosines with the prototypes, plus
     biases; with several labels, the mean over them. weights: of labels, `(labels,)`. The embeddings stay as
@@ -133,7 +132,7 @@ def pull_to_prototypes(
             losses.append(loss.item())
     logger.info("contrastive: %s, loss %.4f to %.4f", counted(steps, "step"), losses[0], losses[-1])
     final = F.normalize(prototypes.detach(), dim=-1)
-    return steps, final.cpu().double().numpy(), bias.cpu().double().numpy()
+    return steps, Linear(SCALE * final.cpu().double().numpy(), bias.cpu().double().numpy(), None)
 
 
 def _factor(step: int, steps: int) -> float:
@@ -151,12 +150,11 @@ def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray) -> torch.Tensor:
     order = chosen[np.argsort([len(texts.inputs["input_ids"][text]) for text in chosen], kind="stable")]
     vectors = []
     for start in range(0, len(order), MICRO):
-        batch = collate(
-            {n: [each[at] for at in order[start : start + MICRO]] for n, each in texts.inputs.items()}
-        )
+        rows = order[start : start + MICRO]
+        batch = collate({name: list(map(values.__getitem__, rows)) for name, values in texts.inputs.items()})
         with torch.autocast(device.type, torch.bfloat16, enabled=runner.precision == "bf16"):
             outputs = runner.task.forward(
-                runner.model, {name: each.to(device) for name, each in batch.items()}
+                runner.model, {name: values.to(device) for name, values in batch.items()}
             )
         vectors.append(outputs.vectors)
     places = {text: place for place, text in enumerate(order.tolist())}

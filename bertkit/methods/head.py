@@ -67,7 +67,7 @@ def fit_head(
 
 def examples_of(runner: Runner, features: Dataset) -> Examples:
     """The vectors of the rows of these features, each the mean over its windows, and the targets."""
-    _, starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)
+    starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)[1:]
     vectors = np.add.reduceat(_vectors(runner, features), starts) / counts[:, None]
     return Examples(vectors, np.asarray(features["labels"][:])[starts])
 

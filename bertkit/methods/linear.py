@@ -77,12 +77,13 @@ def words_of(names: Sequence[str]) -> list[str]:
 
     Combining marks and joiners, which vowel signs are or stand beside, stay.
     """
-    kept = [
-        "".join(char if category(char)[0] in "LMN" or category(char) == "Cf" else " " for char in n)
-        for n in names
-    ]
-    spaced = [" ".join(re.sub("(?<=[a-z])(?=[A-Z])", " ", name).split()) for name in kept]
+    spaced = list(map(_spaced, names))
     return spaced if all(re.search(r"[^\W\d]", name) for name in spaced) else []
+
+
+def _spaced(name: str) -> str:
+    kept = "".join(char if category(char)[0] in "LMN" or category(char) == "Cf" else " " for char in name)
+    return " ".join(re.sub("(?<=[a-z])(?=[A-Z])", " ", kept).split())
 
 
 def fit_linear(
@@ -152,13 +153,14 @@ def held_out_losses(
         warnings.filterwarnings("ignore", f"The least populated class|{MANY_CLASSES}", UserWarning)
         parts = list(splitter.split(rows.vectors, rows.targets if exclusive else None))
     for learned, held in parts:
-        known = np.isin(rows.targets[held], rows.targets[learned]) if exclusive else np.full(len(held), True)
+        if exclusive:
+            held = held[np.isin(rows.targets[held], rows.targets[learned])]
         part = rows[learned]
-        test = rows[held[known]]
+        test = rows[held]
         models = _path(kind, part + names if names else part, labels, strengths, weights, COMPARED)
         for C, model in zip(strengths, models, strict=True):
             totals[C] += float(losses_of(kind, model.logits(test.vectors), test.targets).sum())
-        count += int(known.sum())
+        count += len(held)
     return {C: total / count for C, total in totals.items()} if count else {}
 
 
@@ -166,8 +168,9 @@ def _path(
     kind: Kind, rows: Examples, labels: int, strengths: Sequence[float], weights: Weights, tolerance: float
 ) -> list[Linear]:
     """A model for each strength, each begun with the one before."""
+    models = list[Linear]()
     if kind == "multi-label":
-        each = [
+        by_label = [
             _binary(
                 rows.vectors,
                 rows.targets[:, label],
@@ -177,20 +180,18 @@ def _path(
             )
             for label in range(labels)
         ]
-        return [
-            Linear(np.stack([of[at][0] for of in each]), np.array([of[at][1] for of in each]), C)
-            for at, C in enumerate(strengths)
-        ]
+        for C, fits in zip(strengths, zip(*by_label, strict=True), strict=True):
+            weights_of, biases = zip(*fits, strict=True)
+            models.append(Linear(np.stack(weights_of), np.array(biases), C))
+        return models
     present = np.unique(rows.targets)
     class_weights = {label: weights[label] for label in present.tolist()} if weights else None
-    models = []
     for C, coefficients, intercepts in _regressions(
         rows.vectors, rows.targets, strengths, class_weights, tolerance
     ):
         if len(present) == 2:  # softmax of (-z / 2, z / 2) is the sigmoid of z
-            coefficients, intercepts = (
-                np.concatenate([-each, each]) / 2 for each in (coefficients, intercepts)
-            )
+            coefficients = np.concatenate([-coefficients, coefficients]) / 2
+            intercepts = np.concatenate([-intercepts, intercepts]) / 2
         weight = np.zeros((labels, rows.vectors.shape[1]))
         bias = np.full(labels, intercepts.min() - ABSENT)
         weight[present] = coefficients
@@ -238,5 +239,5 @@ def losses_of(kind: Kind, logits: Floats, targets: np.ndarray) -> Floats:
     if kind == "single-label":
         chosen: Floats = logsumexp(logits, axis=1) - logits[np.arange(len(targets)), targets]
         return chosen
-    each: Floats = -(targets * log_expit(logits) + (1 - targets) * log_expit(-logits))
-    return np.asarray(each.mean(1))
+    losses: Floats = -(targets * log_expit(logits) + (1 - targets) * log_expit(-logits))
+    return np.asarray(losses.mean(1))

@@ -267,7 +267,7 @@ def _read_tokenizer(folder: Path, kind: Any, options: Json) -> PreTrainedTokeniz
         named = kind.from_pretrained(folder, **options)
     if named is not None:
         ids = named([*PROBES], verbose=False, **template)["input_ids"]
-        if ids == [each.ids for each in saved.encode_batch([*PROBES], **template)]:
+        if ids == [encoding.ids for encoding in saved.encode_batch([*PROBES], **template)]:
             return named  # type: ignore[no-any-return]
         if not isinstance(named, PreTrainedTokenizerFast):
             return named  # type: ignore[no-any-return]
@@ -295,7 +295,7 @@ def _require_agreement(folder: Path) -> None:
     saved = read_object(folder / "tokenizer.json", LARGEST_VOCABULARY)
     steps = [saved.get("normalizer"), saved.get("pre_tokenizer")]
     for step in steps:
-        steps += [each for name in ("normalizers", "pretokenizers") for each in (step or {}).get(name, ())]
+        steps += [part for name in ("normalizers", "pretokenizers") for part in (step or {}).get(name, ())]
     problems = [
         f"{key}: {json.dumps(stated[key])}, and tokenizer.json {name}: {json.dumps(step[name])}"
         for key, name in STEPS.items()
@@ -340,9 +340,10 @@ def _split_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     backend.encode_special_tokens = True  # LUKE's tokenizer takes no `split_special_tokens`
     spelled = backend.encode_batch([*special], add_special_tokens=False)
     backend.encode_special_tokens = tokenizer.split_special_tokens
-    whole = [each for (each, index), text in zip(special.items(), spelled, strict=True) if index in text.ids]
+    pairs = zip(special.items(), spelled, strict=True)
+    whole = [token for (token, index), text in pairs if index in text.ids]
     if whole:
-        first = "|".join(f"{re.escape(each[0])}(?={re.escape(each[1:])})" for each in whole)
+        first = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in whole)
         split = pre_tokenizers.Split(Regex(first), "merged_with_previous")
         before = backend.pre_tokenizer
         backend.pre_tokenizer = pre_tokenizers.Sequence([before, split]) if before else split

@@ -156,8 +156,8 @@ def config(
     """The config of a preset, such as `mini`, or of `{preset: mini, positions: sinusoidal, …}`: see
     `Architecture`.
 
-    max_position_embeddings: where the fields leave it out. known: as for `started`. Raises ModelError with
-    everything that is wrong.
+    max_position_embeddings: where the fields leave it out. known: as `offered` of `started`. Raises
+    ModelError with everything that is wrong.
     """
     ids: Json = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
     wanted = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
@@ -174,21 +174,21 @@ def config(
     return BertConfig(**Architecture.model_validate(fields).model_dump(), **ids)
 
 
-def nearest_preset(name: str, known: Collection[str]) -> str:
-    """The most similar of the known presets; "" where none is close. Those of BERT are also known as
+def nearest_preset(name: str, presets: Collection[str]) -> str:
+    """The most similar of these presets; "" where none is close. Those of BERT are also known as
     `bert-mini`.
     """
-    prefixed = [f"bert-{preset}" for preset in known if preset in PRESETS]
-    return nearest(name, [*known, *prefixed]).removeprefix("bert-")
+    prefixed = [f"bert-{preset}" for preset in presets if preset in PRESETS]
+    return nearest(name, [*presets, *prefixed]).removeprefix("bert-")
 
 
 def started(
-    fields: Record, presets: Mapping[str, Mapping[str, int]], known: Collection[str], ids: Record
+    fields: Record, presets: Mapping[str, Mapping[str, int]], offered: Collection[str], ids: Record
 ) -> tuple[Json, list[Problem]]:
     """The fields with those of their preset, and what is wrong with the preset and with ids among them.
 
     ids: those of the tokenizer, `vocab_size` and `pad_token_id` among them.
-    known: the presets that messages name, with those of other architectures where these may be meant.
+    offered: the presets that messages name, with those of other architectures where these may be meant.
     """
     wanted = dict(fields)
     problems = [
@@ -201,10 +201,10 @@ def started(
         problems.append(Problem("tokenizer", what))
     preset = wanted.pop("preset", None)
     if preset is not None and not (isinstance(preset, str) and preset in presets):
-        near = nearest_preset(str(preset), known)
+        near = nearest_preset(str(preset), offered)
         meant = f"; did you mean {near!r}?" if near else ""
         problems.append(
-            Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", f"presets: {', '.join(known)}")
+            Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", f"presets: {', '.join(offered)}")
         )
         preset = next(iter(presets))  # so that the other fields are checked too
     return {**presets.get(preset or "", {}), **wanted}, problems
@@ -215,9 +215,9 @@ def read_config(folder: VettedFolder) -> BertConfig:
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError(file, "no such file", "Name a model folder.")
-    found = read_object(file).get("model_type")
-    if found != MODEL_TYPE:
-        raise ModelError(file, f"model_type is {found!r}", "Name the folder of a BERT.")
+    model_type = read_object(file).get("model_type")
+    if model_type != MODEL_TYPE:
+        raise ModelError(file, f"model_type is {model_type!r}", "Name the folder of a BERT.")
     return BertConfig.from_pretrained(folder, local_files_only=True)
 
 
@@ -230,16 +230,18 @@ def new_config(
     Raises ModelError with everything that is wrong.
     """
     fields = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
-    known: Collection[str] = [*PRESETS, *MODERNBERT]
+    offered: Collection[str] = [*PRESETS, *MODERNBERT]
     if "model_type" in fields:
         kind = fields.pop("model_type")
-        known = PRESETS if kind == "bert" else MODERNBERT
+        offered = PRESETS if kind == "bert" else MODERNBERT
     else:
-        kind = "modernbert" if nearest_preset(str(fields.get("preset", "")), known) in MODERNBERT else "bert"
+        kind = (
+            "modernbert" if nearest_preset(str(fields.get("preset", "")), offered) in MODERNBERT else "bert"
+        )
     ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     positions = max(512, max_length)
     if kind == "bert":
-        return config(fields, **ids, max_position_embeddings=positions, known=known)
+        return config(fields, **ids, max_position_embeddings=positions, known=offered)
     if kind != "modernbert":
         raise ModelError(
             f"{WHERE}.model_type",
@@ -249,15 +251,15 @@ def new_config(
     first = tokenizer.cls_token_id
     last = tokenizer.sep_token_id
     ids |= {"cls_token_id": first, "sep_token_id": last, "bos_token_id": first, "eos_token_id": last}
-    return _modernbert(fields, known, ids, positions)
+    return _modernbert(fields, offered, ids, positions)
 
 
-def _modernbert(given: Record, known: Collection[str], ids: Record, positions: int) -> PretrainedConfig:
+def _modernbert(settings: Record, offered: Collection[str], ids: Record, positions: int) -> PretrainedConfig:
     """transformers' own with these fields, and the ids of this tokenizer in place of ModernBERT's."""
     import torch
     from transformers import AutoConfig, AutoModel
 
-    fields, problems = started(given, MODERNBERT, known, ids)
+    fields, problems = started(settings, MODERNBERT, offered, ids)
     names = AutoConfig.for_model("modernbert").to_dict().keys() | _DEFAULTS.keys()
     unknown = [unknown_key((WHERE, name), names) for name in fields if name not in names]
     problems += [Problem(".".join(map(str, path)), what, fix) for path, what, fix in unknown]

@@ -96,8 +96,8 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     head = [
         name
         for name, module in model.named_children()
-        if name != model.base_model_prefix and any(True for _ in module.parameters())
-        if not bare or any(module is other for other in extra_modules.values())
+        if name != model.base_model_prefix and [*module.parameters()]
+        if not bare or module in extra_modules.values()
     ]
     if pair:
         head = [
@@ -183,8 +183,8 @@ def _share_again(adapted: Any, encoder: set[Parameter]) -> None:
     for wrapper in wrappers:
         for name, parameter in wrapper.original_module.named_parameters(remove_duplicate=False):
             if parameter in encoder:
-                owner, _, own = name.rpartition(".")
-                setattr(wrapper.modules_to_save["default"].get_submodule(owner), own, parameter)
+                path = name.rpartition(".")
+                setattr(wrapper.modules_to_save["default"].get_submodule(path[0]), path[2], parameter)
                 shared.add(parameter)
     for name, module in adapted.named_modules():
         if isinstance(module, BaseTunerLayer) and shared.intersection(module.get_base_layer().parameters()):
@@ -195,14 +195,15 @@ def _share_again(adapted: Any, encoder: set[Parameter]) -> None:
             )
 
 
-def encoder_parts(model: Any, own: Collection[Module]) -> dict[str, Module | Parameter]:
+def encoder_parts(model: Any, attached: Collection[Module]) -> dict[str, Module | Parameter]:
     """The modules and parameters that a model's encoder consists of, by name.
 
-    own: modules of the model that are not its encoder's, where the model is an encoder with others attached.
+    attached: modules of the model that are not its encoder's, where the model is itself an encoder.
     """
     encoder = model.base_model
     parts = [*encoder.named_children(), *encoder.named_parameters(recurse=False)]
-    return {name: part for name, part in parts if not any(part is each for each in own)}
+    others = set(map(id, attached))
+    return {name: part for name, part in parts if id(part) not in others}
 
 
 def share_encoder(models: Iterable[tuple[Any, Collection[Module]]]) -> None:
@@ -211,6 +212,6 @@ def share_encoder(models: Iterable[tuple[Any, Collection[Module]]]) -> None:
     A part that not all encoders have, such as BERT's pooler, is shared by those that have it.
     """
     shared: Json = {}
-    for model, own in models:
-        for name, part in encoder_parts(model, own).items():
+    for model, attached in models:
+        for name, part in encoder_parts(model, attached).items():
             setattr(model.base_model, name, shared.setdefault(name, part))

@@ -79,7 +79,7 @@ def vet_files(folder: Path) -> None:
     problems = []
     for file in sorted(folder.rglob("*")):
         target = Path(os.path.realpath(file))
-        if not any(target.is_relative_to(each) for each in inside):
+        if not any(map(target.is_relative_to, inside)):
             fix = "Replace it by the file itself, where you trust it."
             problems.append(Problem(str(file), "is a link to a place outside of the model's folder", fix))
         elif file.exists() and not (file.is_file() or file.is_dir()):  # opening one may wait without end
@@ -169,8 +169,8 @@ def _implausible(folder: Path) -> Iterator[Problem]:
     """
     shapes = []
     for weights in filter(Path.is_file, sorted(folder.rglob("*.safetensors"))):
-        found = shapes_of(weights)
-        shapes += found if weights.parent == folder else []  # the model's own weights
+        header = shapes_of(weights)
+        shapes += header if weights.parent == folder else []  # the model's own weights
     file = folder / "config.json"
     if not file.is_file():
         return
@@ -231,7 +231,7 @@ def _lengths(config: Record) -> Iterator[tuple[str, int]]:
         name, value = values.pop()
         if isinstance(value, dict | list):
             yield f"the length of {name}", len(value)
-            values += value.items() if isinstance(value, dict) else [(name, each) for each in value]
+            values += value.items() if isinstance(value, dict) else [(name, item) for item in value]
 
 
 def _exploding(folder: Path) -> Iterator[Problem]:

@@ -432,8 +432,8 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         `seq_relationship_logits`, `(batch, 2)`; and `loss`, the sum of the mean cross-entropies of what has
         labels.
         """
-        made = self.bert(input_ids, attention_mask, token_type_ids, output_attentions, output_hidden_states)
-        x = made.last_hidden_state  # (batch, length, hidden)
+        states = self.bert(input_ids, attention_mask, token_type_ids, output_attentions, output_hidden_states)
+        x = states.last_hidden_state  # (batch, length, hidden)
         if position is None and labels is not None:
             position = labels != IGNORED
         if position is not None:
@@ -444,15 +444,15 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
             x = x.flatten(0, 1).index_select(0, flat)  # (chosen, hidden)
             labels = None if labels is None else labels.flatten()[flat]  # (chosen,)
         words = self.cls.predictions(x)  # (chosen, vocab)
-        follows = self.cls.seq_relationship(made.pooler_output) if self.pairs else None  # (batch, 2)
+        follows = self.cls.seq_relationship(states.pooler_output) if self.pairs else None  # (batch, 2)
         losses = [mean_loss(words, labels), mean_loss(follows, next_sentence_label)]
-        known = [loss for loss in losses if loss is not None]
+        defined = [loss for loss in losses if loss is not None]
         return BertForPreTrainingOutput(
-            loss=torch.stack(known).sum() if known else None,
+            loss=torch.stack(defined).sum() if defined else None,
             prediction_logits=words,
             seq_relationship_logits=follows,
-            hidden_states=made.hidden_states,
-            attentions=made.attentions,
+            hidden_states=states.hidden_states,
+            attentions=states.attentions,
         )
 
 

@@ -60,7 +60,9 @@ class Masking:
         Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ## and
         continue one."""
         vocabulary = tokenizer.get_vocab()
-        special, continuation, ordinary = np.zeros((3, max(vocabulary.values()) + 1), dtype=bool)
+        special = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
+        continuation = np.zeros_like(special)
+        ordinary = np.zeros_like(special)
         special[tokenizer.all_special_ids] = True
         for token, index in vocabulary.items():
             continuation[index] = _CONTINUATION.fullmatch(token) is not None
@@ -76,9 +78,9 @@ class Masking:
         self.mask_probability = mask_probability
         self.whole_word = whole_word
         self.keep_order = keep_order
-        self.cls_id, self.sep_id, self.mask_id = (
-            token_id(tokenizer, name) for name in ("cls", "sep", "mask")
-        )
+        self.cls_id = token_id(tokenizer, "cls")
+        self.sep_id = token_id(tokenizer, "sep")
+        self.mask_id = token_id(tokenizer, "mask")
         self.token_types = "token_type_ids" in tokenizer.model_input_names
         self.special = special
         self.continuation = continuation
@@ -126,7 +128,7 @@ class Masking:
         self, segments: Sequence[Sequence[Integers]], rngs: Sequence[np.random.Generator]
     ) -> dict[str, list[list[int]]]:
         """Segments between special tokens, masked; a cloze is unchanged."""
-        sizes = [1 + sum(len(segment) + 1 for segment in pair) for pair in segments]
+        sizes = [1 + len(pair) + sum(map(len, pair)) for pair in segments]
         ids = np.full((len(sizes), max(sizes)), self.sep_id)
         ids[:, 0] = self.cls_id
         types = np.zeros_like(ids)
@@ -139,7 +141,8 @@ class Masking:
                 types[i, start : end + 1] = number
                 start = end + 1
             chance[:, i, :size] = rng.random((3, size))
-        order, kind, other = chance
+        order = chance[0]
+        kind = chance[1]
         free = ~self.special[ids] & (ids != self.mask_id).all(axis=1, keepdims=True)
         if self.whole_word:
             mask_order = self._words_in_order(ids, free, order, kind)
@@ -148,16 +151,16 @@ class Masking:
         budgets = np.rint(self.mask_probability * free.sum(axis=1)).clip(min=1)
         chosen = free & (mask_order <= budgets[:, None])
         labels = np.where(chosen, ids, -100)
-        replaced = self.ordinary[(other * len(self.ordinary)).astype(int).clip(max=len(self.ordinary) - 1)]
+        replaced = self.ordinary[
+            (chance[2] * len(self.ordinary)).astype(int).clip(max=len(self.ordinary) - 1)
+        ]
         ids = np.where(chosen & (kind < 0.8), self.mask_id, np.where(chosen & (kind >= 0.9), replaced, ids))
         columns = {"input_ids": ids, "token_type_ids": types, "labels": labels}
         if not self.token_types:
             del columns["token_type_ids"]
         if self.keep_order:
             columns["mask_order"] = mask_order
-        return {
-            n: [row[:size].tolist() for row, size in zip(c, sizes, strict=True)] for n, c in columns.items()
-        }
+        return {name: _unpadded(table, sizes) for name, table in columns.items()}
 
     def _words_in_order(self, ids: Integers, free: Flags, order: Floats, kind: Floats) -> Integers:
         """`mask_order` of whole words, (examples, tokens); sets `kind` to be the same in each of them.
@@ -182,6 +185,10 @@ class Masking:
         return mask_order
 
 
+def _unpadded(table: Integers, sizes: Sequence[int]) -> list[list[int]]:
+    return [row[:size].tolist() for row, size in zip(table, sizes, strict=True)]
+
+
 class Chunks:
     """Some chunks end to end. Chunk i has ids[bounds[i]:bounds[i + 1]] and the sentences first[i] to first[i
     + 1].
@@ -196,7 +203,7 @@ class Chunks:
         # Where each sentence begins in `ids`, and the last one ends.
         self.ends = np.concatenate([[0], np.cumsum(sentences.flatten().to_numpy())])
         self.bounds, self.first = (
-            each.offsets.to_numpy() - each.offsets[0].as_py() for each in (ids, sentences)
+            lists.offsets.to_numpy() - lists.offsets[0].as_py() for lists in (ids, sentences)
         )
 
 
@@ -208,7 +215,7 @@ def _unrelated(
     mask_id: int,
 ) -> dict[int, Integers]:
     """For chunks with room for so many tokens: sentences of a document of another text, if any was drawn."""
-    found = {}
+    unrelated = {}
     left = list(rooms)
     for _ in range(ROUNDS):
         if not left:
@@ -221,9 +228,9 @@ def _unrelated(
         for i, start, end in _fitting(others, allowed, room, left, rngs):
             real = chunks.ids[chunks.bounds[i + 1] - rooms[i] : chunks.bounds[i + 1]]
             if not np.array_equal(others.ids[start:end], real):  # short sentences recur
-                found[i] = others.ids[start:end]
-        left = [i for i in left if i not in found]
-    return found
+                unrelated[i] = others.ids[start:end]
+        left = [i for i in left if i not in unrelated]
+    return unrelated
 
 
 def _fitting(

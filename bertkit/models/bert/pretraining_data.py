@@ -103,14 +103,14 @@ class _Encoder:
         every = [part for parts in cut for part in parts]
         encoded = iter(self.tokenizer.encode_batch_fast(every, add_special_tokens=False))
         for text, parts, row in zip(texts, cut, rows, strict=True):
-            own = [next(encoded).ids for _ in parts]
+            tokens = [next(encoded).ids for _ in parts]
             document = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
             if self.mask in text:  # a cloze
-                ids = own[0][: self.cloze]
+                ids = tokens[0][: self.cloze]
                 chunks = [(ids, [len(ids)])]
-                lost = len(own[0]) - len(ids)
+                lost = len(tokens[0]) - len(ids)
             else:
-                chunks = self._chunks(own, document)
+                chunks = self._chunks(tokens, document)
                 lost = 0
             for ids, lengths in chunks:
                 for name, value in zip(columns, (row, document, ids, lengths, lost), strict=True):

@@ -56,7 +56,7 @@ def sentences(text: str) -> list[str]:
             sentences.append(paragraph[start:end])
             start = end
         sentences.append(paragraph[start:])
-    return [sentence for part in sentences if (sentence := part.strip())]
+    return list(filter(None, map(str.strip, sentences)))
 
 
 def _ends(paragraph: str) -> Iterator[int]:

@@ -60,10 +60,10 @@ def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: in
     """
     ids = {"decoder_start_token_id": decoder_start_token_id, "eos_token_id": eos_token_id}
     decoder = copy.deepcopy(encoder)
-    made = EncoderDecoderConfig.from_encoder_decoder_configs(
+    both = EncoderDecoderConfig.from_encoder_decoder_configs(
         encoder, decoder, pad_token_id=encoder.pad_token_id, **ids
     )
-    return cast(EncoderDecoderConfig, made)
+    return cast(EncoderDecoderConfig, both)
 
 
 # --- the decoder
@@ -106,12 +106,10 @@ class BertDecoderLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-c
         Returns x, and the weights of both attentions, `(batch, heads, target, past + target)` and
         `(batch, heads, target, source)`.
         """
-        own = self.attention.self.keys_and_values(x)  # each (batch, heads, target, size)
-        if past_key_values is not None:
-            own = past_key_values.self_attention_cache.update(
-                *own, index
-            )  # (batch, heads, past + target, size)
-        x, weights = self.attention(x, mask, with_weights, own)
+        target = self.attention.self.keys_and_values(x)  # each (batch, heads, target, size)
+        if past_key_values is not None:  # each (batch, heads, past + target, size)
+            target = past_key_values.self_attention_cache.update(*target, index)
+        x, weights = self.attention(x, mask, with_weights, target)
         # Queries are of the target, keys and values of the source.
         x, cross = self.crossattention(
             x, source_mask, with_weights, self._source(source, index, past_key_values)
@@ -163,10 +161,10 @@ class BertDecoder(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         attentions = []
         cross_attentions = []
         for index, layer in enumerate(cast(nn.ModuleList, self.encoder["layer"])):
-            x, weights, cross = layer(x, mask, source, seen, index, with_weights, past_key_values=cache)
+            x, *weights = layer(x, mask, source, seen, index, with_weights, past_key_values=cache)
             if with_weights:
-                attentions.append(weights)
-                cross_attentions.append(cross)
+                attentions.append(weights[0])
+                cross_attentions.append(weights[1])
         return x, attentions, cross_attentions
 
 
@@ -284,15 +282,15 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         source = encoder_outputs.last_hidden_state  # (batch, source, hidden)
-        logits, own, cross = self.decoder(
+        logits, *weights = self.decoder(
             decoder_input_ids, source, attention_mask, cache, position, output_attentions
         )
         return Seq2SeqLMOutput(
             loss=mean_loss(logits, labels, label_smoothing),
             logits=logits,
             **cast(Any, {CACHE: cache}),
-            decoder_attentions=tuple(own) if output_attentions else None,
-            cross_attentions=tuple(cross) if output_attentions else None,
+            decoder_attentions=tuple(weights[0]) if output_attentions else None,
+            cross_attentions=tuple(weights[1]) if output_attentions else None,
             encoder_last_hidden_state=source,
             encoder_attentions=encoder_outputs.attentions,
         )

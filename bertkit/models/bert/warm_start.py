@@ -57,14 +57,16 @@ def _copy_pooler(folder: Path, pooler: nn.Module) -> None:
     """Copy the weights of a BERT's pooler, if its folder has one; nothing here reads it, but transformers'
     own may.
     """
-    own = {
-        f"{owner}pooler.{part}": each for part, each in pooler.named_parameters() for owner in ("", "bert.")
+    parameters = {
+        f"{owner}pooler.{part}": parameter
+        for part, parameter in pooler.named_parameters()
+        for owner in ("", "bert.")
     }
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights, torch.no_grad():
-            for name in (name for name in weights.keys() if name in own):  # noqa: SIM118
-                if own[name].shape == (tensor := weights.get_tensor(name)).shape:
-                    own[name].copy_(tensor)
+            for name in (name for name in weights.keys() if name in parameters):  # noqa: SIM118
+                if parameters[name].shape == (tensor := weights.get_tensor(name)).shape:
+                    parameters[name].copy_(tensor)
 
 
 def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderDecoderModel:
@@ -72,8 +74,8 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
 
     Raises ModelError where its halves are not BERTs of one vocabulary.
     """
-    own = cast(EncoderDecoderConfig, load_config(encoder.folder))
-    source, target = (cast(transformers.BertConfig, half) for half in (own.encoder, own.decoder))
+    saved = cast(EncoderDecoderConfig, load_config(encoder.folder))
+    source, target = (cast(transformers.BertConfig, half) for half in (saved.encoder, saved.decoder))
     if other := {source.model_type, target.model_type} - {"bert"}:
         raise ModelError(
             "model.name",
@@ -86,12 +88,11 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
             f"{encoder.name!r} reads {source.vocab_size:,} tokens and writes {target.vocab_size:,}",
             "Source and target must have one tokenizer.",
         )
-    model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=own)
+    model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=saved)
     generation = model.generation_config
     for name, value in {**ids, "pad_token_id": source.pad_token_id}.items():
-        known = [
-            each for each in (getattr(generation, name), getattr(own, name, None), value) if each is not None
-        ]
-        setattr(generation, name, known[0])
-        setattr(model.config, name, known[0])
+        choices = (getattr(generation, name), getattr(saved, name, None), value)
+        token = next(choice for choice in choices if choice is not None)
+        setattr(generation, name, token)
+        setattr(model.config, name, token)
     return cast(EncoderDecoderModel, model)

@@ -13,7 +13,7 @@ Losses are fp64 for fp64 emissions, else fp32. NaN in a sentence makes its loss 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -88,22 +88,22 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        mask, tags, transitions = ctx.saved_tensors
+        mask, *sums = ctx.saved_tensors  # of tags, and of transitions
         dtype, device = ctx.emissions
-        weighted = grad[:, None, None] * tags
+        weighted = grad[:, None, None] * sums[0]
         last = weighted[torch.arange(len(grad), device=grad.device), mask.sum(1) - 1]
-        by_chain = torch.tensordot(grad, transitions, 1), weighted[:, 0].sum(0), last.sum(0)
+        by_chain = torch.tensordot(grad, sums[1], 1), weighted[:, 0].sum(0), last.sum(0)
         return weighted.to(dtype).to(device), None, *by_chain
 
 
 def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     count = emissions.shape[2]
     path = tags.to(mask.device).where(mask, 0)  # 0 at padding
-    own = emissions.gather(2, path.to(emissions.device)[..., None])[..., 0].to(mask.device).double()
+    scores = emissions.gather(2, path.to(emissions.device)[..., None])[..., 0].to(mask.device).double()
     moves = (path[:, :-1] * count + path[:, 1:]).flatten()
     steps = chain.transitions.flatten().index_select(0, moves).view(len(path), -1)
     last = path.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
-    inside = own.where(mask, 0).sum(1) + steps.where(mask[:, 1:], 0).sum(1)
+    inside = scores.where(mask, 0).sum(1) + steps.where(mask[:, 1:], 0).sum(1)
     return inside + chain.start[path[:, 0]] + chain.end[last]
 
 
@@ -126,14 +126,20 @@ def reduced_words(outputs: Any, batch: Batch, *, crf: bool) -> dict[str, Tensor]
     return reduced
 
 
-def pack_sentences(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """For the words of `word_logits`: sentence and place in it, `(words,)` each; and the mask `(sentences,
-    words)`.
-    """
+class Packing(NamedTuple):
+    """Where the words of `word_logits` are in a table of sentences."""
+
+    sentence: Tensor  # (words,)
+    place: Tensor  # (words,), in the sentence
+    mask: Tensor  # (sentences, words)
+
+
+def pack_sentences(batch: Batch) -> Packing:
+    """The places of the words that the windows of a batch own."""
     rows = batch["row"][:, None].expand_as(batch["heads"])[batch["heads"] >= 0]
-    _, sentence, counts = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
+    sentence, counts = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)[1:]
     place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[sentence]
-    return sentence, place, torch.arange(int(counts.max()), device=rows.device) < counts[:, None]
+    return Packing(sentence, place, torch.arange(int(counts.max()), device=rows.device) < counts[:, None])
 
 
 def chain_loss(logits: Tensor, labels: Tensor, weight: Tensor | None, chain: Chain, batch: Batch) -> Tensor:
@@ -141,12 +147,15 @@ def chain_loss(logits: Tensor, labels: Tensor, weight: Tensor | None, chain: Cha
 
     weight: `(tags,)`; a chain weighs as much as its words do on average.
     """
-    sentence, place, mask = pack_sentences(batch)
-    scores = logits.new_zeros((*mask.shape, logits.shape[-1])).index_put((sentence, place), logits)
-    gold = labels.new_zeros(mask.shape).index_put((sentence, place), labels)
+    packing = pack_sentences(batch)
+    mask = packing.mask
+    scores = logits.new_zeros((*mask.shape, logits.shape[-1])).index_put(packing[:2], logits)
+    gold = labels.new_zeros(mask.shape).index_put(packing[:2], labels)
     losses = nll(scores, gold, mask, chain)
     if weight is not None:
-        losses = losses * torch.zeros_like(losses).index_add(0, sentence, weight[labels]) / mask.sum(1)
+        losses = (
+            losses * torch.zeros_like(losses).index_add(0, packing.sentence, weight[labels]) / mask.sum(1)
+        )
     return losses.sum()
 
 

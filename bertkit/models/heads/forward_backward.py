@@ -68,24 +68,30 @@ def _steps(gains: Tensor, chain: Chain) -> int:
     return steps if steps >= depth else 0
 
 
+class _Sums(NamedTuple):
+    """Sums over paths, of probabilities, each word's up to a factor."""
+
+    alpha: Tensor  # (batch, words, tags), up to and with each word
+    beta: Tensor  # (batch, words, tags), after it
+    after: Tensor  # (batch, words, tags), from it on
+    log_sum: Tensor  # (batch,), the log of that over all
+
+
 def _scaled_posterior(gains: Tensor, peaks: Tensor, mask: Tensor, chain: Chain, steps: int) -> Posterior:
     """From sums of probabilities. Each word's are known up to a factor, which its norm cancels."""
     lengths = mask.sum(1)
     tops = [x.max() for x in chain]
     scaled = Chain(*((x - top).exp() for x, top in zip(chain, tops, strict=True)))
-    alpha, beta, after, log_sum = (
-        _scan(gains, lengths, scaled) if gains.is_cuda else _loop(gains, lengths, scaled, steps)
-    )
-    products = alpha * beta
+    sums = _scan(gains, lengths, scaled) if gains.is_cuda else _loop(gains, lengths, scaled, steps)
+    products = sums.alpha * sums.beta
     norms = products.sum(2, keepdim=True).reciprocal().where(mask[..., None], 0)
-    pairs = (alpha[:, :-1] * norms[:, :-1].where(mask[:, 1:, None], 0)).mT @ after[:, 1:]
-    log_partition = log_sum + peaks.where(mask, 0).sum(1) + (lengths - 1) * tops[0] + tops[1] + tops[2]
+    pairs = (sums.alpha[:, :-1] * norms[:, :-1].where(mask[:, 1:, None], 0)).mT @ sums.after[:, 1:]
+    log_partition = sums.log_sum + peaks.where(mask, 0).sum(1) + (lengths - 1) * tops[0] + tops[1] + tops[2]
     return Posterior(log_partition, products * norms, scaled.transitions * pairs)
 
 
-def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums over paths `(batch, words, tags)`: up to and with each word, after it, from it on; and log of that
-    over all.
+def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> _Sums:
+    """The sums, word by word.
 
     Sums after a word are those of the reversed sentences, in the same loop. NumPy's calls cost a fifth of
     torch's.
@@ -107,10 +113,10 @@ def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Te
             logs += np.where(t < counts, np.log(scale[0, :, 0]), 0)
     (alpha, after), (_, beta) = (_in_order(torch.from_numpy(x), lengths) for x in (outer, inner))
     last = alpha[torch.arange(len(alpha)), lengths - 1]
-    return alpha, beta, after, torch.from_numpy(logs) + (last @ scaled.end).log()
+    return _Sums(alpha, beta, after, torch.from_numpy(logs) + (last @ scaled.end).log())
 
 
-def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> _Sums:
     """What `_loop` computes, in a number of steps that grows as the logarithm of the words (Blelloch 1990).
 
     Up a tree go products of the matrices from word to word; down it go sums, to the bounds of ever shorter
@@ -140,20 +146,21 @@ def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor
     end = scaled.end.expand(batch, 1, -1)
     continues = torch.nn.functional.pad(continues, (0, 1))[..., None]
     beta = (torch.nn.functional.pad(after[:, 1:], (0, 0, 0, 1)) @ scaled.transitions.T).where(continues, end)
-    return alpha[:, :words, 0], beta, after, logs
+    return _Sums(alpha[:, :words, 0], beta, after, logs)
 
 
 def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
     """From sums of logarithms, whose gradients are the posteriors; computed on the CPU."""
     with torch.inference_mode(False), torch.enable_grad():
         scores = emissions.detach().cpu().clone().requires_grad_()
-        transitions, start, end = (part.detach().cpu().clone() for part in chain)
-        transitions = transitions.repeat(len(scores), 1, 1).requires_grad_()
+        copied = Chain(*(part.detach().cpu().clone() for part in chain))
+        transitions = copied.transitions.repeat(len(scores), 1, 1).requires_grad_()
         real = mask.cpu()
-        before = log_sums_before(scores.where(real[..., None], 0), real, Chain(transitions, start, end))
-        log_partition = (before[-1] + end).logsumexp(1)
+        by_sentence = copied._replace(transitions=transitions)
+        before = log_sums_before(scores.where(real[..., None], 0), real, by_sentence)
+        log_partition = (before[-1] + copied.end).logsumexp(1)
         gradients = torch.autograd.grad(log_partition.sum(), (scores, transitions), materialize_grads=True)
-    return Posterior(*(each.detach().to(emissions.device) for each in (log_partition, *gradients)))
+    return Posterior(*(sums.detach().to(emissions.device) for sums in (log_partition, *gradients)))
 
 
 def log_sums_before(scores: Tensor, mask: Tensor, chain: Chain) -> list[Tensor]:

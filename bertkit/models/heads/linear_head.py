@@ -89,11 +89,11 @@ def linear_tensors(model: Any) -> dict[str, Tensor]:
     """
     from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
-    known: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
-    if not linear_modules(model) or type(model.config) not in known:
+    classes: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    if not linear_modules(model) or type(model.config) not in classes:
         return {}
     with torch.device("meta"):
-        plain = known[type(model.config)](model.config)
+        plain = classes[type(model.config)](model.config)
     names = [
         name for name, _ in plain.named_parameters() if not name.startswith(f"{plain.base_model_prefix}.")
     ]
@@ -102,5 +102,5 @@ def linear_tensors(model: Any) -> dict[str, Tensor]:
 
 def linear_files(model: Any, longest: int) -> Json:
     """`files` of a model of `linear_classifier`; none of another model."""
-    heads = [each for each in linear_modules(model).values() if isinstance(each, LinearHead)]
+    heads = [module for module in linear_modules(model).values() if isinstance(module, LinearHead)]
     return files(heads[0].layout, model.config.hidden_size, longest, model.config.num_labels) if heads else {}

@@ -73,16 +73,15 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
     positive = texts[rows : 2 * rows]
     other = texts[2 * rows :]
     candidates = torch.cat([across_processes(positives), across_processes(negatives)])
-    known = torch.cat([across_processes(positive), across_processes(other)])
+    candidate_texts = torch.cat([across_processes(positive), across_processes(other)])
     queries = torch.cat([across_processes(query), across_processes(torch.full_like(other, -1))])
     sizes, rank = _sizes(rows, anchors.device)
-    own = torch.arange(rows, device=anchors.device) + sum(
-        sizes[:rank]
-    )  # after the rows of the processes before
+    # After the rows of the processes before.
+    targets = torch.arange(rows, device=anchors.device) + sum(sizes[:rank])
     scores = scale * F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T
-    twins = (positive[:, None] == known[None, :]) | (query[:, None] == queries[None, :])
-    twins[torch.arange(rows, device=own.device), own] = False
-    return F.cross_entropy(scores.masked_fill(twins, -torch.inf), own, reduction="sum")
+    twins = (positive[:, None] == candidate_texts[None, :]) | (query[:, None] == queries[None, :])
+    twins[torch.arange(rows, device=targets.device), targets] = False
+    return F.cross_entropy(scores.masked_fill(twins, -torch.inf), targets, reduction="sum")
 
 
 def across_processes(part: Tensor) -> Tensor:
@@ -164,9 +163,11 @@ def chain_cross_entropy(
     That is posterior distillation (Wang et al. 2020, "Structure-level knowledge distillation for multilingual
     sequence labeling"). student, teacher: emissions `(batch, words, tags)` and their chain.
     """
-    ours, theirs = (
-        log_marginals(emissions / temperature, mask, Chain(*(part / temperature for part in chain)))
-        for emissions, chain in (student, teacher)
-    )
+
+    def tempered(emissions: Tensor, chain: Chain) -> Tensor:
+        return log_marginals(emissions / temperature, mask, Chain(*(part / temperature for part in chain)))
+
+    ours = tempered(*student)
+    theirs = tempered(*teacher)
     # FORBIDDEN is finite: a tag that is impossible for both adds 0 times a large number.
     return -(theirs.exp() * ours).sum(-1).where(mask, 0.0) * temperature**2

@@ -21,6 +21,14 @@ TINY = 1e-280  # what underflows in a sum larger than this does not change its d
 NEVER = -1e3  # nats: exp of less is 0 in fp64
 
 
+class Chain(NamedTuple):
+    """The scores of a chain, fp64; `FORBIDDEN` where a tag cannot be."""
+
+    transitions: Array  # (tags, tags), from -> to
+    start: Array  # (tags,)
+    end: Array  # (tags,)
+
+
 class Posterior(NamedTuple):
     """Sums over all paths of each sentence; undefined at padding."""
 
@@ -53,11 +61,11 @@ def forbidden(tags: Sequence[str], *, plain: bool = False) -> tuple[Array, Array
 
 def constrained(
     chain: Sequence[Array], tags: Sequence[str], temperature: float, *, plain: bool = False
-) -> tuple[Array, ...]:
+) -> Chain:
     """The chain in fp64 at this temperature, with `FORBIDDEN` where the scheme of these tags rules it out."""
     parts = (part.astype(np.float64) / temperature for part in chain)
     never = forbidden(tags, plain=plain)
-    return tuple(np.where(no, FORBIDDEN, part) for part, no in zip(parts, never, strict=True))
+    return Chain(*(np.where(no, FORBIDDEN, part) for part, no in zip(parts, never, strict=True)))
 
 
 def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
@@ -66,34 +74,33 @@ def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
 
     In the emissions' own precision.
     """
-    transitions, start, end = chain
-    order = np.argsort(-lengths, kind="stable")  # the longest first
+    parts = Chain(*chain)
+    order = np.argsort(-lengths, kind="stable")  # longest first: those that go on are the first rows, a view
     lengths = lengths[order]
-    scores = _by_word(emissions[order])
+    scores = _by_word(emissions[order])  # word by word: each step reads and writes adjacent memory
     going = (lengths > np.arange(len(scores))[:, None]).sum(1).tolist()
     best = np.empty_like(scores)  # of all paths that lead to a word and tag
-    best[0] = start + scores[0]
-    moves = np.repeat(
-        transitions[:, None], len(order), 1
-    )  # once: broadcasting it at each word takes twice as long
-    paths = np.empty_like(moves)
+    best[0] = parts.start + scores[0]
+    # Repeated once, (tags, batch, tags): broadcasting it at each word takes twice as long.
+    moves = np.repeat(parts.transitions[:, None], len(order), 1)
+    paths = np.empty_like(moves)  # one buffer for all words, which `out` fills
     for t in range(1, len(scores)):
-        if 4 * going[t] <= 3 * moves.shape[1]:
+        if 4 * going[t] <= 3 * moves.shape[1]:  # copied only when a quarter of the sentences has ended
             moves = moves[:, : going[t]].copy()  # NumPy is slow where memory has gaps
             paths = np.empty_like(moves)
         n = moves.shape[1]
         np.add(best[t - 1, :n].T[:, :, None], moves, out=paths)
-        np.maximum.reduce(paths, axis=0, out=best[t, :n])
+        np.maximum.reduce(paths, axis=0, out=best[t, :n])  # no argmax: the way back finds it for one path
         best[t, :n] += scores[t, :n]
     last = lengths - 1
     sentences = np.arange(len(order))
     back = np.full(best.shape[:2], -1)
-    into = np.ascontiguousarray(transitions.T)
-    back[last, sentences] = tag = (best[last, sentences] + end).argmax(1)
+    into = np.ascontiguousarray(parts.transitions.T)  # rows to take: what leads into a tag is adjacent
+    back[last, sentences] = tag = (best[last, sentences] + parts.end).argmax(1)
     for t in range(len(scores) - 1, 0, -1):
         n = going[t]
         before = into.take(tag[:n], 0)
-        before += best[t - 1, :n]
+        before += best[t - 1, :n]  # in place: `take` has copied
         back[t - 1, :n] = tag[:n] = before.argmax(1)
     return back.T[order.argsort()]
 
@@ -102,20 +109,20 @@ def posterior(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Poste
     """The posterior of each sentence, by the forward-backward algorithm (Rabiner 1989) on logarithms."""
     from scipy.special import softmax
 
-    transitions, start, end = chain
+    parts = Chain(*chain)
     scores = _by_word(emissions)
     before = np.empty_like(scores)
     after = np.empty_like(scores)
     beyond = np.empty_like(scores)
-    before[0] = start + scores[0]
-    forth = _Moves(transitions)
+    before[0] = parts.start + scores[0]
+    forth = _Moves(parts.transitions)
     for t in range(1, len(scores)):
         np.add(forth(before[t - 1]), scores[t], out=before[t])
-    back = _Moves(transitions.T)
-    beyond[-1] = end
-    after[-1] = end + scores[-1]
+    back = _Moves(parts.transitions.T)
+    beyond[-1] = parts.end
+    after[-1] = parts.end + scores[-1]
     for t in range(len(scores) - 2, -1, -1):
-        beyond[t] = np.where((t + 1 < lengths)[:, None], back(after[t + 1]), end)
+        beyond[t] = np.where((t + 1 < lengths)[:, None], back(after[t + 1]), parts.end)
         np.add(beyond[t], scores[t], out=after[t])
     return Posterior(softmax(before + beyond, axis=2).swapaxes(0, 1), after.swapaxes(0, 1))
 
@@ -132,7 +139,10 @@ def span_posteriors(
     """
     from scipy.special import log_softmax
 
-    path, (sentence, first, last) = tags.clip(min=0), spans.T
+    path = tags.clip(min=0)
+    sentence = spans[:, 0]
+    first = spans[:, 1]
+    last = spans[:, 2]
     following = log_softmax(chain[0][path[:, :-1]] + posterior.after[:, 1:], axis=2)  # given the tag before
     steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(
         min=NEVER

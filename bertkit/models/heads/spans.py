@@ -113,9 +113,11 @@ def best_of_windows(
 
     starts, ends: `(tokens,)`, the characters of each token of the context, end exclusive.
     """
-    scores, first, last = (np.concatenate(parts) for parts in zip(*(w[:3] for w in windows), strict=True))
+    scores = np.concatenate([window.scores for window in windows])
     best = np.argsort(-scores, kind="stable")[:n_best]
-    borders = zip(scores[best].tolist(), starts[first[best]].tolist(), ends[last[best]].tolist(), strict=True)
+    first = np.concatenate([window.first for window in windows])[best]
+    last = np.concatenate([window.last for window in windows])[best]
+    borders = zip(scores[best].tolist(), starts[first].tolist(), ends[last].tolist(), strict=True)
     kept = []
     spans = []
     for score, start, end in borders:
@@ -139,4 +141,4 @@ def merge_texts(spans: Sequence[tuple[int, int]], probabilities: Sequence[float]
         text = context[start:end]
         first = merged.setdefault(text, {"answer": text, "start": start, "end": end, "score": 0.0})
         first["score"] = min(first["score"] + probability, 1.0)  # all candidates may be one text
-    return sorted(merged.values(), key=lambda each: -each["score"])
+    return sorted(merged.values(), key=lambda answer: -answer["score"])

@@ -5,7 +5,7 @@ chain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -96,8 +96,8 @@ def words_of_rows(
         parts[row].append(window.scores)
     if items[0].chain is not None and not all(np.isfinite(part).all() for part in items[0].chain):
         raise ModelError("the model", "its CRF is not finite", "Its weights are damaged.")
-    scores = [np.concatenate(each) for each in parts]
-    require_finite(np.isfinite(each).all() for each in scores)
+    scores = [np.concatenate(part) for part in parts]
+    require_finite(np.isfinite(table).all() for table in scores)
     return read, scores
 
 
@@ -126,14 +126,16 @@ def decode_tags(
     """
     find = (lambda _: []) if plain else entities
     if chain is None:
-        return [_each_word(own, tags, temperature, find) for own in scores]
+        return [_each_word(sentence, tags, temperature, find) for sentence in scores]
     tagged = [Tagged([], [], [], np.empty((0, len(tags))))] * len(scores)
-    continues = np.array([[not plain and _continues(a, b) for b in tags] for a in tags])
+    joins = [not plain and _continues(*pair) for pair in product(tags, repeat=2)]
+    continues = np.array(joins).reshape(len(tags), len(tags))
     for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature, plain):
         best = posteriors.decode(emissions, lengths, joint)
         posterior = posteriors.posterior(emissions, lengths, joint)
         chosen = np.take_along_axis(posterior.marginals, best.clip(min=0)[..., None], 2)[..., 0]
-        named = [[tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)]
+        paths = zip(best.tolist(), lengths.tolist(), strict=True)
+        named = [list(map(tags.__getitem__, path[:words])) for path, words in paths]
         spans = [(place, *e) for place, sentence in enumerate(named) for e in find(sentence)]
         where = np.array([(place, first, end - 1) for place, _, first, end in spans], dtype=np.int64).reshape(
             -1, 3
@@ -238,7 +240,7 @@ def gold_posteriors(
     from scipy.special import softmax
 
     if chain is None:
-        ids = np.asarray([tag for own in gold for tag in own], dtype=np.int64)
+        ids = np.asarray([tag for sentence in gold for tag in sentence], dtype=np.int64)
         yield softmax(np.concatenate(scores).astype(np.float64) / temperature, axis=1), ids
         return
     yield np.empty((0, len(tags))), np.empty(0, dtype=np.int64)
@@ -260,13 +262,15 @@ def _blocks(
     left out.
     """
     joint = posteriors.constrained(chain, tags, temperature, plain=plain)
-    order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
+    order = sorted(
+        (row for row, sentence in enumerate(scores) if len(sentence)), key=lambda row: len(scores[row])
+    )
     while order:
         size = max(1, BLOCK // len(scores[order[-1]]))
         rows = order[-size:]
         order = order[:-size]
         lengths = np.array([len(scores[row]) for row in rows])
         emissions = np.zeros((len(rows), lengths.max(), len(tags)))
-        for own, row in zip(emissions, rows, strict=True):
-            own[: len(scores[row])] = scores[row]
+        for sentence, row in zip(emissions, rows, strict=True):
+            sentence[: len(scores[row])] = scores[row]
         yield rows, emissions / temperature, lengths, joint
