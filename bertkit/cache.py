@@ -1,8 +1,7 @@
 """Folders cached on disk under a hash of everything that determines their content.
 
 A folder is written under a temporary name, renamed and never changed, so that any number of processes may
-read and
-add at the same time, and a killed one leaves no partial folder.
+read and add at the same time, and a killed one leaves no partial folder.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat good bad fine awful not very and but it "
-    "was is "
-    "one two three four five yes no up down red blue green . , ! ? ##s ##ing"
+    "was is one two three four five yes no up down red blue green . , ! ? ##s ##ing"
 ).split()
 
 

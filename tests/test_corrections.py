@@ -231,7 +231,8 @@ def test_what_a_spreadsheet_saved_otherwise_is_told(tmp_path):
 
 
 BAD = {  # exclude, relabel -> what is said
-    "no row": ([{"location": "train.jsonl:9"}, {"id": "x"}], [], [("out.jsonl:1: there is no row " "train.jsonl:9"),
+    "no row": ([{"location": "train.jsonl:9"}, {"id": "x"}], [], [("out.jsonl:1: there is no row "
+                                                                   "train.jsonl:9"),
         "out.jsonl:2: there is no row id x"]),
     "no location": ([{"text": "yes"}, {"location": ""}], [], [
         "out.jsonl:1: names no row", "out.jsonl:2: names no row"]),
@@ -249,7 +250,8 @@ BAD = {  # exclude, relabel -> what is said
         "out.jsonl:1", "new.jsonl:1"]),
     "a wrong value": ([{"location": ["x"]}], [{"location": "train.jsonl:2", "label": ["a", "b"]}], [
         "out.jsonl:1: `location` holds ['x']", "new.jsonl:1: `label` holds several labels"]),
-    "nothing left": ([{"location": f"train.jsonl:{n}"} for n in range(1, 7)], [], [("no row of train " "remains")]),
+    "nothing left": ([{"location": f"train.jsonl:{n}"} for n in range(1, 7)], [], [("no row of train "
+                                                                                    "remains")]),
 }  # fmt: skip
 
 
@@ -272,7 +274,8 @@ def test_targets_that_do_not_fit_their_row_and_lists_of_a_corpus_or_in_json(tmp_
     for rows, name, listed, said in (
         (TAGGED, "token-classification", short, f"{tmp_path}/new.jsonl:1: 3 words, but 1 tags"),
         (TAGGED, "token-classification", short, "new.jsonl:2: tag 3, 'S-X'"),
-        (SPANS, "token-classification", [twice], ("new.jsonl:1: a new value for `tags` or `spans` is " "expected")),
+        (SPANS, "token-classification", [twice], ("new.jsonl:1: a new value for `tags` or `spans` is "
+                                                  "expected")),
         (ASKED, "question-answering", [{"id": "q0", "answers": "bird"}],
          "new.jsonl:1: answer 1, 'bird', does not stand in the context"),
         (RANKED, "text-ranking", [{"location": "train.jsonl:2", "label": 3}],

@@ -142,7 +142,8 @@ def test_label_studio_with_a_region_that_is_not_in_its_text(tmp_path):
         (region(1, 4, "PER", "Ann"), "t.json, row 2: the region 'Ann' is from 1 to 4, where the text has 'nn '"),
         (region(6, 9, "PER", None), "row 2: a region from 6 to 9 has no `text`, by which to tell"),
         ({**region(0, 3, "PER", "Ann"), "value": {"start": "/p[1]/text()[1]", "end": "/p[1]/text()[1]",
-          "startOffset": 0, "endOffset": 3, "hypertextlabels": ["PER"]}}, ("row 2: a region has " "`hypertextlabels`")),
+          "startOffset": 0, "endOffset": 3, "hypertextlabels": ["PER"]}}, ("row 2: a region has "
+                                                                           "`hypertextlabels`")),
     ):  # fmt: skip
         assert said in fails(write(tmp_path / "t.json", [MET, task("Ann 😀 met", annotation(results))]))
 

@@ -247,11 +247,13 @@ def several(run):
 
 UNFIT = [  # damage to a run, and the message
     (lambda run: (run.folder / "results.json").unlink(), "is not a finished run: it has no results.json"),
-    (lambda run: restate(run, "results.json", "seeds", "over_seeds"), ("(?s)lacks `seeds`.*lacks " "`over_seeds`")),
+    (lambda run: restate(run, "results.json", "seeds", "over_seeds"), ("(?s)lacks `seeds`.*lacks "
+                                                                       "`over_seeds`")),
     (put("README.md", "# A model\n"), "README.md: is a card without the lines"),
     (torn, "README.md: is a card without the lines"),
     (lambda run: (run.model / "vocab.txt").hardlink_to(run.folder / "data.json"), "vocab.txt: is a link"),
-    (several, ("(?s)safetensors: is damaged, or not safet.*vocab.json: is damaged: it is not " "JSON.*vocab.txt: is a l")),
+    (several, ("(?s)safetensors: is damaged, or not safet.*vocab.json: is damaged: it is not "
+               "JSON.*vocab.txt: is a l")),
     (lambda run: put("vocab.json", f'["{run.folder.resolve()}/data"]')(run), "names a folder of this machine"),
     (put("vocab.json", f'{{"token": "{TOKEN}"}}'), "vocab.json: contains a token of the Hub"),
     (put("vocab.json", f'{{"a": "{ESCAPED}", "a": 1}}'), "vocab.json: contains a token of the Hub"),

@@ -211,8 +211,7 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts):
     split = f"{facts.split} and test"
     assert pair.rows == (
         f"Compared on 2 rows of {split} that both runs have answered. Left out, because the other run has "
-        "no row with "
-        "the same texts and target: 3 of one and 3 of other."
+        "no row with the same texts and target: 3 of one and 3 of other."
     )
     none = compared(first, replace(facts, rows=answered("a", "a", "z")), NAMES)
     assert (

@@ -389,12 +389,10 @@ def test_texts_without_a_token_are_counted(predictor, learned, tmp_path, caplog)
     assert caplog.messages == [
         (
             "3 of 7 rows (42.9%) are empty: a text has no token, so nothing of it is read; `empty` is true "
-            "in "
-            "the answer"
+            "in the answer"
         ),
         "1 of 7 rows (14.3%) is unreadable: a text has only tokens that are unknown to the model, so "
-        "nothing of it is "
-        "read; `unreadable` is true in the answer",
+        "nothing of it is read; `unreadable` is true in the answer",
     ]
     with (tmp_path / "answers.csv").open(newline="") as lines:
         assert [row["answer.empty"] for row in csv.DictReader(lines)] == ["True"] * 3 + ["False"] * 4

@@ -404,13 +404,11 @@ PIECES = [
 fragments = st.one_of(st.sampled_from(PIECES), st.text(max_size=4), st.integers(-3, 300).map(str))
 snippets = st.lists(fragments, max_size=12).map("".join)
 keys = st.sampled_from(
-    "task.name task.kind task.labels task.class_weights task.thresholds task.stride task.overflow model.name "
-    "model.max_length data.source data.source.train data.limit data.header data.columns "
-    "training.learning_rate "
-    "training.warmup_ratio training.seed training.optim training.report_to training.metric_for_best_model "
-    "seeds "
-    "early_stopping early_stopping.patience peft freeze expected verify training task model data ~model "
-    "~training.optim ~data.source x.y".split()
+    "task.name task.kind task.labels task.class_weights task.thresholds task.stride task.overflow "
+    "model.name model.max_length data.source data.source.train data.limit data.header data.columns "
+    "training.learning_rate training.warmup_ratio training.seed training.optim training.report_to "
+    "training.metric_for_best_model seeds early_stopping early_stopping.patience peft freeze expected "
+    "verify training task model data ~model ~training.optim ~data.source x.y".split()
 )
 overrides = st.one_of(snippets, st.builds("{}={}".format, keys, snippets), keys)
 

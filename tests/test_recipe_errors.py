@@ -90,7 +90,8 @@ VALUES = [
     ("model: x", 2, "model: expected a mapping, found text 'x'\nwrite model: {name: x}"),
     ("model: {name: ./gone}", 2, "model.name: no folder"),
     ("model:", 2, "model: expected a mapping, found nothing"),
-    ("task: {name: text-clasification}", 1, ("no task 'text-clasification'; did you mean " "'text-classification'?")),
+    ("task: {name: text-clasification}", 1, ("no task 'text-clasification'; did you mean "
+                                             "'text-classification'?")),
     ("task: {name: translation}", 1, "known: text-classification"),
     ("task: text-classification", 1, ("found text 'text-classification'\nwrite task: {name: " "text-classification}")),
     ("data: a.csv", 3, "data: expected a mapping, found text 'a.csv'\nwrite data: {source: a.csv}"),
@@ -98,14 +99,18 @@ VALUES = [
     ("task: {name: text-classification, kind: multilabel}", 1, "did you mean 'multi-label'?"),
     ("task: {name: text-classification, labels: [a, 0]}", 1, ('task.labels[1]: expected text, found the ' '' '' 'number 0')),
     ("task: {name: text-classification, class_weights: none}", 1, "expected 'auto' or a mapping, found text 'none'"),
-    ("task: {name: text-classification, class_weights: {a: 0}}", 1, ("class_weights.a: must be more than " "" "0, " "found 0")),
+    ("task: {name: text-classification, class_weights: {a: 0}}", 1, ("class_weights.a: must be more than "
+                                                                     "0, found 0")),
     ("task: {name: text-classification, labels: [good], class_weights: {god: 2}}", 1, "did you mean 'good'?"),
     ("task: {name: text-classification, kind: regression, thresholds: 0.5}", 1, "has no meaning for kind regression"),
-    ("task: {name: text-classification, kind: regression, class_weights: auto}", 1, ("class_weights: has " "" "no " "meaning")),
+    ("task: {name: text-classification, kind: regression, class_weights: auto}", 1, ("class_weights: has "
+                                                                                     "no meaning")),
     ("task: {name: text-classification, kind: multi-label, cutoffs: {a: 0.1}}", 1, "remove it, or write task.thresh"),
     ("task: {name: text-classification, labels: [good], cutoffs: {god: 0.2}}", 1, "did you mean 'good'?"),
-    ("task: {name: text-classification, kind: regression, temperature: 2}", 1, ("temperature: has no " "meaning for kind")),
-    ("task: {name: text-classification, kind: regression, labels: [a, b]}", 1, ("labels: has no meaning " "" "for " "kind reg")),
+    ("task: {name: text-classification, kind: regression, temperature: 2}", 1, ("temperature: has no "
+                                                                                "meaning for kind")),
+    ("task: {name: text-classification, kind: regression, labels: [a, b]}", 1, ("labels: has no meaning "
+                                                                                "for kind reg")),
     ("task: {name: text-classification, overflow: window, stride: 126}", 1, "write at most 125"),
     ("data: {source: 5}", 3, "data.source: expected text or a mapping, found the number 5"),
     ("data: {source: {train: []}}", 3, "data.source.train: must not be empty"),
@@ -149,7 +154,8 @@ VALUES = [
     ("training: {fsdp: full_shard}", 4, "training.fsdp: bertkit decides this\nremove it, and start"),
     ("task: {name: question-answering, n_best: 1000000000}", 1, "must be at most"),
     ("task: {name: retrieval, query_prefix: " + "a" * 10_001 + "}", 1, "must be at most"),
-    ("task: {name: text-ranking, loss: listwise}\ndistillation: {teacher: a/b}", 1, ("does not learn from " "" "a " "teacher")),
+    ("task: {name: text-ranking, loss: listwise}\ndistillation: {teacher: a/b}", 1, ("does not learn from "
+                                                                                     "a teacher")),
     ("task: {name: sentence-similarity, loss: softmax}", 1, "task.loss: softmax classifies pairs; write task: text-"),
     ("task: {name: text-classification, pos_weight: auto}", 1, ("pos_weight: unknown key\nhere it is " "`task.class_w")),
     ("task: {name: text2text-generation, generation: {num_beam: 2}}", 1, "did you mean 'num_beams'?"),

@@ -43,8 +43,7 @@ EVIL = "<script>alert('bad')</script> & <img src=x onerror=alert(1)> $x_1$ 'good
 VOID = {"meta", "input", "img", "br"}
 IDS = (
     "single-label multi-label regression qa-windows-or-none similarity-mse similarity-labels "
-    "similarity-in-batch "
-    "retrieval ner-crf-windows-bioes ranking-graded-windows mlm-nsp"
+    "similarity-in-batch retrieval ner-crf-windows-bioes ranking-graded-windows mlm-nsp"
 ).split()
 
 

@@ -368,7 +368,9 @@ DAMAGED = [
     (unusual({}, template(pair=[CLS] * 10_000)), "makes 10,000 tokens of the pair `a`, `a`"),
     (unusual(BACKEND, template(single=[CLS] * 10_000)), "makes 10,000 tokens of the text `a`"),
     (unusual({}, {"post_processor": BERT}), "token ids up to 1,000,000"),
-    (unusual(BACKEND, template(single=[{"SpecialToken": {"id": "[X]", "type_id": 0}}, *TEXT])), ("ids up to " "999,999")),
+    (unusual(BACKEND, template(single=[{"SpecialToken": {"id": "[X]", "type_id": 0}}, *TEXT])), ("ids up "
+                                                                                                 "to "
+                                                                                                 "999,999")),
     *((tokenizer({"model_max_length": n}, short=True), "it reads at most") for n in (-1, 0, 1, 7)),
     (written("adapter_config.json", '{"peft_type": "LORA", "base_model_name_or_path": ' '"somebody/else"}'), "adapter"),
 ]  # fmt: skip

@@ -103,7 +103,6 @@ class UserLoss(Attachment):
         if not self.divides:
             logger.warning(
                 "%s does not divide by num_items_in_batch, so it is taken for the mean of a micro-batch. "
-                "If it is not "
-                "one, steps with accumulation or several processes are approximate.",
+                "If it is not one, steps with accumulation or several processes are approximate.",
                 name_of(self.function),
             )

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 100  # of a part on the page; its files have all
 OTHERS = (
     " Those of train are answered by models of the other folds; the others by one model that was not "
-    "trained on them, "
-    "whose checkpoint and calibration are chosen on validation."
+    "trained on them, whose checkpoint and calibration are chosen on validation."
 )
 LABELS: Mapping[str, Callable[[Recipe, Sequence[Row], str, str], Section]] = {
     "label": single_labels,

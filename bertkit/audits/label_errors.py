@@ -20,10 +20,9 @@ FAR_OFF = 3.0  # standard deviations of the error
 NO_ANSWER = "(no answer)"
 ANSWERS = (
     "A question is listed where the model of the fold that was not trained on it gives an answer that "
-    "shares no word "
-    "with those in the data, at least as probable as the answers that share one are on average; or finds "
-    "no answer "
-    "where there is one, at least as probable as that is on average where there is none."
+    "shares no word with those in the data, at least as probable as the answers that share one are on "
+    "average; or finds no answer where there is one, at least as probable as that is on average where "
+    "there is none."
 )
 
 
@@ -95,8 +94,7 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
     ranked = (row for row in np.argsort(-deviations, kind="stable") if deviations[row] > FAR_OFF)
     note = (
         "A number is listed where it is more than three standard deviations of the error away from what "
-        "the model that "
-        "was not trained on its row makes of it, by a straight line through all answers."
+        "the model that was not trained on its row makes of it, by a straight line through all answers."
     )
     return to_check([*map(correction, ranked)], len(rows), "number", [note])
 

@@ -28,10 +28,8 @@ from bertkit.vectors.cache import Vectors
 TITLE = "Rows to label next"
 NOTE = (
     "The rows that the model is least sure of, the least sure first: by the difference between the two "
-    "most probable "
-    "labels, of several labels by the one nearest to 50%, of entities by the mean entropy of the words. Of "
-    "equal texts "
-    "one is listed. They are not a random sample; do not use them as a test set."
+    "most probable labels, of several labels by the one nearest to 50%, of entities by the mean entropy of "
+    "the words. Of equal texts one is listed. They are not a random sample; do not use them as a test set."
 )
 NEEDS_MODEL = {
     "text-classification": False,

@@ -30,16 +30,13 @@ One of train may have its `fold`, one of another split has its `split`.
 Encode = Callable[[Sequence[str]], Vectors]
 METHOD = (
     "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more "
-    "probable, "
-    "and if one of the others is as probable as it is on average in the rows that have it (confident "
-    "learning, "
-    "Northcutt et al. 2021)."
+    "probable, and if one of the others is as probable as it is on average in the rows that have it "
+    "(confident learning, Northcutt et al. 2021)."
 )
 ESTIMATE = (
     "The estimated share also counts what the models confidently mistake, and they answer {0:.1%} as "
-    "given: the first "
-    "rows of the list show how far to believe it. Its interval is a bootstrap over rows, with the same "
-    "models."
+    "given: the first rows of the list show how far to believe it. Its interval is a bootstrap over rows, "
+    "with the same models."
 )
 
 

@@ -84,8 +84,7 @@ def cover(length: int, room: int, stride: int) -> list[tuple[int, int, int, int]
     last).
 
     A window reads `low` to `high` and owns `first` to `last`, all ends exclusive. The border between two
-    windows is
-    the middle of what they share, so that every token is owned where it has most context.
+    windows is the middle of what they share, so that every token is owned where it has most context.
     """
     lows = [*range(0, length - room, room - stride), max(length - room, 0)]
     bounds = [0, *((low + room + following) // 2 for low, following in pairwise(lows)), length]

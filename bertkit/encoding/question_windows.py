@@ -40,10 +40,9 @@ def encode_pairs(
     """Features of each pair, in order; several where the context is longer than fits.
 
     Columns: the tokenizer's model inputs, each `(tokens,)`; `row`; `length` in tokens; `low` and `count`, the
-    tokens
-    of the context in the window; `place`, the position of the first of them; `first` and `end`, those that
-    have most context in this window; `unread`, see there. Raises RowsError with the questions that leave no
-    room.
+    tokens of the context in the window; `place`, the position of the first of them; `first` and `end`, those
+    that have most context in this window; `unread`, see there. Raises RowsError with the questions that leave
+    no room.
     """
     (before, between, after), types = template(tokenizer, 2)
     windows = (

@@ -32,14 +32,13 @@ def encode_words(
 
     words: the offsets of each text's words, in order. stride: tokens that adjacent windows share at least.
     documents: the document of each sentence; the sentences around it then fill its windows, as context. By
-    default
-    each sentence is a document of its own.
+    default each sentence is a document of its own.
 
     Columns: the tokenizer's model inputs, each `(tokens,)`; `row`, the index into `texts`; `length` in
-    tokens;
-    `words`, the words that are read in this window, and `heads`, the position of the first token of each. A
-    word belongs to the window in which it has most context. A word without any token (a zero-width character,
-    for example) is in no window; the first window of its sentence counts it, in `mute`. `unread`: see there.
+    tokens; `words`, the words that are read in this window, and `heads`, the position of the first token of
+    each. A word belongs to the window in which it has most context. A word without any token (a zero-width
+    character, for example) is in no window; the first window of its sentence counts it, in `mute`. `unread`:
+    see there.
     """
     tokenized = tokenize(tokenizer, texts)
     (before, after), _ = template(tokenizer, 1)

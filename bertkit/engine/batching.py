@@ -104,9 +104,8 @@ class LengthBatches(Batches):
     """`batch_size` units of similar length in each micro-batch.
 
     Whole steps of `batch_size * accumulation * world` units are cut from the epoch's permutation and only
-    then
-    divided into micro-batches, so that 8 x 1, 2 x 4 and two processes of 4 take the same steps. The last step
-    may be smaller.
+    then divided into micro-batches, so that 8 x 1, 2 x 4 and two processes of 4 take the same steps. The last
+    step may be smaller.
     """
 
     def __init__(
@@ -138,10 +137,8 @@ class TokenBatches(Batches):
     Where lengths differ much, a micro-batch ends before it is full, so that little of it is padding.
 
     All units are cut into micro-batches once, in the order of their lengths. An epoch draws which units of
-    equal
-    length (to 1 %) come together, and the order of the micro-batches. Every step has `accumulation * world`
-    of
-    them, whatever their rows: two processes take the same steps as accumulation over two.
+    equal length (to 1 %) come together, and the order of the micro-batches. Every step has `accumulation *
+    world` of them, whatever their rows: two processes take the same steps as accumulation over two.
     """
 
     def __init__(

@@ -236,8 +236,7 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     """The thresholds of a label that is given where score >= threshold.
 
     They lie midway between neighbouring scores that are `apart`, 0 counting as one of them; the lowest of
-    cosines
-    below 0 lies below all of these. scores: (rows,), at least one. truth: (rows,) 0 and 1.
+    cosines below 0 lies below all of these. scores: (rows,), at least one. truth: (rows,) 0 and 1.
     """
     distinct, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
     first = apart(distinct)
@@ -255,8 +254,7 @@ def best_temperature(decide: Callable[[float], BinaryDecisions]) -> float:
     """The temperature in [0.05, 20] of least log loss, with the smoothed targets of Platt 1999, section 2.2.
 
     decide: temperature -> the decisions of validation. Of n decisions each gold outcome has the target (n +
-    1) /
-    (n + 2), so the loss does not keep falling as confidence grows. A temperature below 1, which raises
+    1) / (n + 2), so the loss does not keep falling as confidence grows. A temperature below 1, which raises
     confidence, needs evidence of how often answers are wrong: there is none without an error, and with e
     errors the mean confidence does not exceed (n - e + 1) / (n + 2) (Laplace's rule of succession). 1.0 where
     no other temperature is better.

@@ -141,12 +141,10 @@ class GradedEntities(GradedTags):
 
         `precision`, `recall` and `f1` are micro averages under conlleval's lenient reading of malformed tags,
         as are those of each type, `f1/TYPE` and so on. `..._strict` count well-formed entities only
-        (seqeval's
-        strict mode). 0 / 0 counts as 0, as in seqeval; but None where there is neither a gold nor a predicted
-        entity. `f1_macro` is the mean over types with gold entities. `accuracy` is the share of words with
-        the
-        right tag. `support/TYPE` is the number of gold entities, `invalid_tags` that of forbidden transitions
-        in the predictions.
+        (seqeval's strict mode). 0 / 0 counts as 0, as in seqeval; but None where there is neither a gold nor
+        a predicted entity. `f1_macro` is the mean over types with gold entities. `accuracy` is the share of
+        words with the right tag. `support/TYPE` is the number of gold entities, `invalid_tags` that of
+        forbidden transitions in the predictions.
         """
         from seqeval.metrics.sequence_labeling import get_entities
 

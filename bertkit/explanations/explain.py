@@ -72,8 +72,9 @@ def explain(
     the task's columns, and an answer with nothing to explain.
 
     >>> (explanation,) = bertkit.explain("runs/quickstart", ["Not bad at all."])
-    >>> [explanation["texts"]["text"][start:end] for start, end, _ in
-    explanation["attributed"][0]["words"]["text"]] ['Not', 'bad', 'at', 'all', '.']
+    >>> words = explanation["attributed"][0]["words"]["text"]
+    >>> [explanation["texts"]["text"][start:end] for start, end, _ in words]
+    ['Not', 'bad', 'at', 'all', '.']
     """
     predictor = with_columns(require_torch_model(load(source, revision=revision, task=task), source), columns)
     if input is not None:

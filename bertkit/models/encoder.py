@@ -63,8 +63,7 @@ EXECUTION = {
 # unused.
 AFTER_PADDING = frozenset(
     "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta "
-    "xlm-roberta-xl "
-    "xmod".split()
+    "xlm-roberta-xl xmod".split()
 )
 
 

@@ -33,8 +33,8 @@ class Recipe(Sections):
     YAML; task and model may be a name, and data what `bertkit.train` takes. Raises RecipeError with
     everything that is wrong, and DataError on rows that cannot be read.
 
-    >>> recipe = bertkit.Recipe(task="text-classification", model="bert-base-uncased",
-    data="sample:sentiment")
+    >>> data = "sample:sentiment"
+    >>> recipe = bertkit.Recipe(task="text-classification", model="bert-base-uncased", data=data)
     >>> recipe.with_(learning_rate=1e-4).training["learning_rate"]
     0.0001
     """

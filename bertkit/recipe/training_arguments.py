@@ -46,14 +46,12 @@ DECIDED = {
         "remove it, or write checkpoints: best or none; a run resumes with its optimizer": "save_only_model",
         "remove it; the task, the device and bertkit's trainer settle it": (
             "train_sampling_strategy length_column_name remove_unused_columns label_names "
-            "prediction_loss_only "
-            "batch_eval_metrics include_for_metrics eval_do_concat_batches eval_accumulation_steps "
-            "eval_use_gather_object dataloader_drop_last dataloader_in_order dataloader_persistent_workers "
-            "dataloader_multiprocessing_context accelerator_config average_tokens_across_devices "
-            "bf16_full_eval "
-            "fp16_full_eval enable_jit_checkpoint debug logging_nan_inf_filter use_liger_kernel "
-            "liger_kernel_config "
-            "use_cache parallelism_config local_rank ignore_data_skip"
+            "prediction_loss_only batch_eval_metrics include_for_metrics eval_do_concat_batches "
+            "eval_accumulation_steps eval_use_gather_object dataloader_drop_last dataloader_in_order "
+            "dataloader_persistent_workers dataloader_multiprocessing_context accelerator_config "
+            "average_tokens_across_devices bf16_full_eval fp16_full_eval enable_jit_checkpoint debug "
+            "logging_nan_inf_filter use_liger_kernel liger_kernel_config use_cache parallelism_config "
+            "local_rank ignore_data_skip"
         ),
         "remove it, and start the run with torchrun, which trains on every GPU": "deepspeed fsdp fsdp_config",
     }.items()

@@ -45,8 +45,7 @@ def write_explanations(folder: Path) -> Path:
     """Explain a few examples of a finished run, and write RUN/explanations.json, which its report reads.
 
     At most 3 mistakes and 3 right answers, of different labels as far as possible, the most confident ones to
-    texts
-    of at most 128 tokens; none for a task whose answers are not explained.
+    texts of at most 128 tokens; none for a task whose answers are not explained.
     Raises ModelError for a folder that is not a finished run.
     """
     facts = read_facts(folder)

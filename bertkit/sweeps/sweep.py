@@ -90,8 +90,7 @@ def sweep(
     """Search a space of settings in sequential trials; train the winner on fresh seeds; write the results.
 
     recipe, data, overrides: as for `train`. space: key of the recipe -> {low, high, log, step} or a list of
-    choices;
-    or a YAML file of this.
+    choices; or a YAML file of this.
     trials: in total; trial 0 is the base recipe. timeout: seconds after which no trial starts. confirm: fresh
     seeds. The same call resumes an interrupted sweep; with more trials it continues a finished one. Values
     are proposed by a tree-structured Parzen estimator (Bergstra et al. 2011); weak trials are stopped by the

@@ -228,8 +228,7 @@ class Task(ABC, Generic[O]):
         adjacent.
 
         `row` is counted from the first. Raises RowsError with what is wrong in all chunks, and DataError
-        where the
-        disk is full.
+        where the disk is full.
         """
         import pyarrow as pa
         from datasets import Features

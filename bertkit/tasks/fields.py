@@ -16,10 +16,9 @@ class Key(NamedTuple):
     """A key of an answer.
 
     role: label, a label's name or several; score, how certain the model is, or of each label; span, part of a
-    text
-    or several; text, which the model writes; vector; number, any other; set, several candidates, best first;
-    mark, what a reader should know of the row. holds: a type; in brackets, a list of such. optional: some
-    answers lack it."""
+    text or several; text, which the model writes; vector; number, any other; set, several candidates, best
+    first; mark, what a reader should know of the row. holds: a type; in brackets, a list of such. optional:
+    some answers lack it."""
 
     name: str
     role: Role

@@ -83,9 +83,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     and 4.3).
 
     The model is transformers' own `…ForQuestionAnswering`. A span counts in the window in which its first
-    piece
-    has most context. Windows without the answer, and questions without one, are trained to point at the first
-    special token, whose logits score `no answer`; the score of a context is the least of its windows'.
+    piece has most context. Windows without the answer, and questions without one, are trained to point at the
+    first special token, whose logits score `no answer`; the score of a context is the least of its windows'.
     """
 
     Options = QuestionAnsweringOptions

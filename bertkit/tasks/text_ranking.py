@@ -58,9 +58,8 @@ class TextRanking(Task[TextRankingOptions]):
     """One score for a query and a document, read together (Nogueira & Cho 2019).
 
     The model is transformers' own `…ForSequenceClassification` with one output. Under `overflow: window` a
-    row's
-    logit is the greatest of its windows' (MaxP, Dai & Callan 2019), in training as in prediction. Rows of one
-    `group`, or without that of one query's text, are ranked together.
+    row's logit is the greatest of its windows' (MaxP, Dai & Callan 2019), in training as in prediction. Rows
+    of one `group`, or without that of one query's text, are ranked together.
     """
 
     Options = TextRankingOptions
@@ -178,8 +177,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Binary cross-entropy, squared error, or ListNet's top-one cross-entropy (Cao et al. 2007) with a
-        softmax
-        over the grades of a query's rows as its targets. `logits` are `(windows, 1)`."""
+        softmax over the grades of a query's rows as its targets. `logits` are `(windows, 1)`."""
         from torch.nn import functional as F
 
         from bertkit.models.heads import losses

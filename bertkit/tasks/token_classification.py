@@ -431,8 +431,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         given a text.
 
         start, end: characters of the row's text; of its words joined by spaces, where it has no text. A
-        word's
-        score is the posterior of its tag; an entity's is that of its words' tags together, and of ending
+        word's score is the posterior of its tag; an entity's is that of its words' tags together, and of
+        ending
         there: with
         a CRF, of exactly this entity. Raises ModelError when the model's outputs are not finite.
         """

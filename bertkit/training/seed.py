@@ -43,10 +43,9 @@ logger = logging.getLogger(__name__)
 
 METHODS = {"head": head.fit, "contrastive": contrastive.fit}  # by `Task.method`
 MEMORY_ADVICE = (
-    "auto_find_batch_size: true takes the same steps in smaller parts; activation_checkpointing: true takes "
-    "less memory. "
-    "Or lower per_device_train_batch_size and raise gradient_accumulation_steps as much; or lower "
-    "model.max_length."
+    "auto_find_batch_size: true takes the same steps in smaller parts; activation_checkpointing: true "
+    "takes less memory. Or lower per_device_train_batch_size and raise gradient_accumulation_steps as "
+    "much; or lower model.max_length."
 )
 
 

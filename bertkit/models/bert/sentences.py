@@ -9,13 +9,11 @@ from itertools import pairwise
 
 _ABBREVIATIONS = frozenset(
     "mr mrs ms mx dr prof rev hon fr st sr jr gen col maj capt cpt lt cmdr sgt gov sen rep pres mt ft vs "
-    "cf viz al "
-    "messrs mme mlle bros approx esp incl resp".split()
+    "cf viz al messrs mme mlle bros approx esp incl resp".split()
 )
 _BEFORE_NUMBERS = frozenset(
     "no nos nr vol vols p pp fig figs ch chap sec sect art eq ca c op jan feb mar apr jun jul aug sep sept "
-    "oct nov "
-    "dec".split()
+    "oct nov dec".split()
 )
 # Sentence_Terminal of Unicode 17 outside of Latin text, without Burmese, Javanese and Balinese commas: first
 # the marks that a blank follows, then those of scripts that are written without blanks.

@@ -62,8 +62,7 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
     summed.
 
     Every other positive and every negative, of all processes, is a candidate; but not a text that is the
-    anchor's
-    own positive, nor the positive of an anchor of the same text. anchors, positives: `(rows, size)`;
+    anchor's own positive, nor the positive of an anchor of the same text. anchors, positives: `(rows, size)`;
     negatives:
     `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this order. Returns
     `()`.

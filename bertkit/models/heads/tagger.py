@@ -120,9 +120,8 @@ def decode_tags(
     """The best tags of each sentence (Viterbi), and posteriors at this temperature (forward-backward).
 
     scores: `(words, tags)` of each sentence, any number of words. chain: transitions `(tags, tags)`, start
-    and end,
-    of which what the tags' scheme forbids is never decoded; None: words are independent. plain: tags are
-    labels of words, which form no entities.
+    and end, of which what the tags' scheme forbids is never decoded; None: words are independent. plain: tags
+    are labels of words, which form no entities.
     """
     find = (lambda _: []) if plain else entities
     if chain is None:
