@@ -4,7 +4,6 @@ uses.
 
 import ast
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -77,21 +76,6 @@ CODE = {path: path.read_text() for path in sorted((ROOT / "bertkit").rglob("*.py
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
 NO_NOUN = re.compile(r"(?<!there)(?<!There)\s(?:is|are) no (?!longer\b)\w+")  # "X is no Y" for "X is not a Y"
 OPENINGS = ("The same", "Of the", "Such as", "As ")
-MOST = {"told": 0, "found": 30, "given": 47}  # participles as names: lower a number after a renaming
-
-
-def names(tree):
-    """What a module binds: variables, attributes, parameters, functions and classes."""
-    bound = [
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    ]
-    bound += [
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    ]
-    bound += [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
-    return bound + [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 
 
 def test_nothing_is_no_noun():
@@ -111,8 +95,3 @@ def test_docstrings_begin_with_what_is_described():
     ]
     texts = [(path, ast.get_docstring(node) or "") for path, node in nodes]
     assert not [f"{path}: {text}" for path, text in texts if text.startswith(OPENINGS)]
-
-
-def test_participles_are_not_names():
-    count = Counter(name for text in CODE.values() for name in names(ast.parse(text)))
-    assert {name: count[name] for name in MOST if count[name] > MOST[name]} == {}

@@ -151,23 +151,23 @@ def config(
     vocab_size: int,
     pad_token_id: int = 0,
     max_position_embeddings: int = 512,
-    known: Collection[str] = PRESETS,
+    offered: Collection[str] = PRESETS,
 ) -> BertConfig:
     """The config of a preset, such as `mini`, or of `{preset: mini, positions: sinusoidal, …}`: see
     `Architecture`.
 
-    max_position_embeddings: where the fields leave it out. known: as `offered` of `started`. Raises
+    max_position_embeddings: where the fields leave it out. offered: as for `started`. Raises
     ModelError with everything that is wrong.
     """
     ids: Json = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
     wanted = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
-    started_with, problems = started(wanted, PRESETS, known, ids)
+    started_with, problems = started(wanted, PRESETS, offered, ids)
     fields = {"max_position_embeddings": max_position_embeddings, **started_with}
     removed = {
         "norm": "remove it; model.config: modernbert-mini is an encoder with layer norm before each sublayer"
     }
     for path, what, fix in validate(Architecture, fields, homes=removed):
-        hint = f"write it, or name a preset; presets: {', '.join(known)}" if what == "missing" else fix
+        hint = f"write it, or name a preset; presets: {', '.join(offered)}" if what == "missing" else fix
         problems.append(Problem(".".join([WHERE, *map(str, path)]), what, hint))
     if problems:
         raise ModelError(problems)
@@ -241,7 +241,7 @@ def new_config(
     ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     positions = max(512, max_length)
     if kind == "bert":
-        return config(fields, **ids, max_position_embeddings=positions, known=offered)
+        return config(fields, **ids, max_position_embeddings=positions, offered=offered)
     if kind != "modernbert":
         raise ModelError(
             f"{WHERE}.model_type",
