@@ -251,8 +251,8 @@ def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -
 def known_only(
     tables: dict[str, Table], target: str, names: Names, known_labels: Collection[str], policy: str
 ) -> tuple[dict[str, Table], list[Finding]]:
-    """The tables without labels of validation and test that are not in `known_labels`, by `policy`, and what was
-    left out.
+    """The tables without labels of validation and test that are not in `known_labels`, by `policy`, and what
+    was left out.
 
     policy: "error" raises a DataError with split, label, count and
     first row of each; "ignore" leaves those rows out with a note. Raises DataError also when no row remains.
