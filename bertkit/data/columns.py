@@ -22,7 +22,7 @@ _WHOLE = re.compile(r"-?\d+")
 def choose_columns(
     available: Sequence[str], spec: DataSpec, schema: Schema, where: str, needs_target: bool
 ) -> dict[str, Source]:
-    """Canonical column -> column of the source, or text columns to be joined; `available` are all that it has.
+    """Canonical column -> column of the source, or text columns to be joined; `available` are all of them.
 
     Columns that the recipe maps precede those that have the canonical name. Of the schema's inputs one
     alternative is required in full; of its targets, one, if `needs_target`.

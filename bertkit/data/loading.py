@@ -247,33 +247,34 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
         mapping = {**late, **part.mapping} if part.all_keys else part.mapping  # the first object may lack it
         group_by = _group_column(part.mapping, spec)
         for block in in_blocks(part.rows):
+            rows = [row for _, row in block]
             for name in mapping.keys() - seen:
-                if any(column in row for _, row in block for column in columns_of(mapping[name])):
+                if any(column in row for row in rows for column in columns_of(mapping[name])):
                     seen.add(name)
             places = Origin(origin.files)
             for number, _ in block:
                 origin.add(index, number)
                 places.add(index, number)
             if group_by:
-                keys = [row.get(group_by) for _, row in block]
+                keys = [row.get(group_by) for row in rows]
                 keys = [str(key) if isinstance(key, list | dict) else key for key in keys]
                 for (number, _), group in zip(block, convert(keys, group_by, BY, places), strict=True):
                     # a row without a value is a group of its own
                     origin.groups.append(hash(group.removesuffix(".0") if group else (part.name, number)))
             for name in names:
-                values = _cells([row for _, row in block], name, mapping.get(name), columns[name], spec)
+                values = _cells(rows, name, mapping.get(name), columns[name], spec)
                 if columns[name].holds == "label":
                     # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
                     read[name].extend(convert(values, theirs[name], columns[name], places))
     read = {name: read[name] for name in names if name in seen}
-    for name, values in read.items():
+    for name, cells in read.items():
         if columns[name].holds == "label":
-            read[name] = convert(values, theirs[name], columns[name], origin)
+            read[name] = convert(cells, theirs[name], columns[name], origin)
         elif columns[name].holds in ("name", "value"):
-            whole = without_decimals(values)
-            if whole is not values:
+            whole = without_decimals(cells)
+            if whole is not cells:
                 read[name] = DiskList(whole)
     starts = read.pop(STARTS, None)
     if starts is not None and "answers" in read:
