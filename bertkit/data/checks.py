@@ -49,9 +49,8 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
     if data.corpus:
         return list(data.findings)
     texts, _ = texts_of(data.columns)
-    everywhere = {
-        n: c for n, c in data.columns.items() if all(n in rows.column_names for rows in data.rows.values())
-    }
+    common = {*data.columns}.intersection(*(rows.column_names for rows in data.rows.values()))
+    everywhere = {name: column for name, column in data.columns.items() if name in common}
     findings = list(data.findings)
     trained = None
     of_train = data.origins["train"].files if "train" in data.origins else None
@@ -68,7 +67,7 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
             findings += _balance(rows, name, data.columns[name], split, few_rows)
         if split not in held_out:
             of_one_source = [split, *held_out] if split == "train" else [split]
-            findings += _duplicates({each: seen_in[each] for each in of_one_source}, data)
+            findings += _duplicates({sibling: seen_in[sibling] for sibling in of_one_source}, data)
         if split == "train":
             trained = seen_in[split]
         elif trained is not None:
@@ -116,13 +115,13 @@ def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> I
 def _as_text(rows: Dataset, columns: Mapping[str, Column], split: str, origin: Origin) -> Iterator[Finding]:
     """Missing values that became texts."""
     for name in (name for name in rows.column_names if columns[name].holds in ("label", "name", "value")):
-        found = [
+        texts = [
             index for index, value in enumerate(column_values(rows, name)) if value in ("nan", "<NA>", "NaT")
         ]
-        if found:
-            what = f"{split}: {counted(len(found), 'row')} with the text nan, <NA> or NaT in `{name}`"
+        if texts:
+            what = f"{split}: {counted(len(texts), 'row')} with the text nan, <NA> or NaT in `{name}`"
             fix = "pandas writes missing values so in astype(str) and map(str); leave them out before it."
-            yield warn(f"{what}: {locations(origin, found)}", fix)
+            yield warn(f"{what}: {locations(origin, texts)}", fix)
 
 
 def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: bool) -> Iterator[Finding]:
@@ -196,7 +195,7 @@ def _label_findings(counts: Mapping[str, int], few_rows: bool) -> Iterator[Findi
         what = f"train: {sum(map(len, variants)):,} labels differ only in case, space or Unicode form: "
         fix = f"If they are {len(variants):,}, write them alike, or name each in task.labels: {{A: a, a: a}}."
         yield warn(what + spellings, fix)
-    parts_of = {name: {part.strip() for part in re.split(f"[{SEPARATORS}]", name)} for name in counts}
+    parts_of = {name: {*map(str.strip, re.split(f"[{SEPARATORS}]", name))} for name in counts}
     parts = Counter(chain.from_iterable(parts_of.values()))
     for separator in SEPARATORS:
         joined = [name for name in counts if separator in name]
@@ -238,7 +237,7 @@ class _Seen:
                 hashes.append(key)
                 with_text.append(row)
         indices, keys = (np.frombuffer(values, dtype=np.int64) for values in (with_text, hashes))
-        _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        index, inverse = np.unique(keys, return_index=True, return_inverse=True)[1:]
         return cls(indices, keys, indices[index][inverse])
 
 
@@ -290,8 +289,8 @@ def _repeats(seen: _Seen, split: str, data: Data) -> tuple[Ints, Ints]:
 def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> Iterator[Finding]:
     import numpy as np
 
-    groups, known = (np.asarray(data.origins[each].groups, dtype=np.int64) for each in (split, "train"))
-    if shared := int(np.isin(groups, known).sum()):
+    groups, of_train = (np.asarray(data.origins[name].groups, dtype=np.int64) for name in (split, "train"))
+    if shared := int(np.isin(groups, of_train).sum()):
         what = f"{part_of(shared, len(groups), 'row')} of a group (`data.group_by`) that train has too"
         yield leak(split, shared, len(groups), what)
     common = np.flatnonzero(np.isin(seen.keys, trained.keys))

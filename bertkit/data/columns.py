@@ -20,37 +20,38 @@ _WHOLE = re.compile(r"-?\d+")
 
 
 def choose_columns(
-    found: Sequence[str], spec: DataSpec, schema: Schema, where: str, needs_target: bool
+    available: Sequence[str], spec: DataSpec, schema: Schema, where: str, needs_target: bool
 ) -> dict[str, Source]:
-    """Canonical column -> column of the source, or text columns to be joined; `found` are all that it has.
+    """Canonical column -> column of the source, or text columns to be joined; `available` are all of them.
 
     Columns that the recipe maps precede those that have the canonical name. Of the schema's inputs one
     alternative is required in full; of its targets, one, if `needs_target`.
     Raises DataError, with the line that fixes it: columns that are missing, or several that could be meant.
     """
-    spec = _with_aliases(found, spec, schema)
+    spec = _with_aliases(available, spec, schema)
     columns = schema.columns
     targets = [[name] for name in schema.targets]
 
-    def there(name: str) -> bool:
+    def is_available(name: str) -> bool:
         if name == "id" and name not in spec.columns and name in mapped_columns(spec):
             return False  # the recipe says that it is something else
-        return all(each in found for each in columns_of(spec.columns.get(name, name)))
+        return {*columns_of(spec.columns.get(name, name))}.issubset(available)
 
-    inputs = [[name for name in columns if name in alternative] for alternative in schema.inputs]
-    _check_mapping(found, spec, columns, () if needs_target else (*schema.targets, "id"), where)
+    inputs = [list(filter(alternative.__contains__, columns)) for alternative in schema.inputs]
+    _check_mapping(available, spec, columns, () if needs_target else (*schema.targets, "id"), where)
     grouped = {name for alternative in (*inputs, *targets) for name in alternative}
-    chosen = [name for name in columns if name not in grouped and there(name)]
+    chosen = [name for name in columns if name not in grouped and is_available(name)]
     for group, needed in ((inputs, True), (targets, needs_target)):
         names = {name for alternative in group for name in alternative}
         mapped = names & spec.columns.keys()
-        complete = [a for a in group if mapped <= set(a) and all(map(there, a))]
+        complete = [a for a in group if mapped <= set(a) and all(map(is_available, a))]
         if mapped and not any(mapped <= set(a) for a in group):
             raise DataError(
                 "data.columns", f"{_either([sorted(mapped)])} do not go together; map {_either(group)}"
             )
         complete = [a for a in complete if {*a} == mapped] or complete
-        complete = [a for a in complete if not any({*a} < {*other} for other in complete)]
+        parts = [a for a in complete for other in complete if {*a} < {*other}]
+        complete = [a for a in complete if a not in parts]
         if len(complete) > 1:
             raise DataError(
                 where,
@@ -62,8 +63,9 @@ def choose_columns(
         if complete:
             chosen += complete[0]
         elif needed and group:
-            fewest = [a for a in group if not any({*other} < {*a} for other in group)]
-            raise DataError(_missing(fewest, found, spec, columns, where))
+            larger = [a for a in group for other in group if {*other} < {*a}]
+            fewest = [a for a in group if a not in larger]
+            raise DataError(_missing(fewest, available, spec, columns, where))
         elif group:  # objects of json lines may have it further down
             chosen += [name for a in group for name in a if not mapped or name in mapped]
     joined = [
@@ -78,11 +80,11 @@ def choose_columns(
     return {name: spec.columns.get(name, name) for name in columns if name in chosen}
 
 
-def _with_aliases(found: Sequence[str], spec: DataSpec, schema: Schema) -> DataSpec:
+def _with_aliases(available: Sequence[str], spec: DataSpec, schema: Schema) -> DataSpec:
     """The section, with the column mapped that has the target of another name, where no target is there."""
-    if any(name in found or name in spec.columns for name in schema.targets) or "tokens" in found:
+    if any(name in available or name in spec.columns for name in schema.targets) or "tokens" in available:
         return spec
-    free = {*found} - mapped_columns(spec)
+    free = {*available} - mapped_columns(spec)
     pairs = [
         (name, alias) for name in schema.targets for alias in schema.columns[name].aliases if alias in free
     ]
@@ -111,7 +113,11 @@ def label_names(values: Iterable[str], class_names: Sequence[str] = ()) -> list[
 
 
 def _check_mapping(
-    found: Sequence[str], spec: DataSpec, columns: Mapping[str, Column], optional: Collection[str], where: str
+    available: Sequence[str],
+    spec: DataSpec,
+    columns: Mapping[str, Column],
+    optional: Collection[str],
+    where: str,
 ) -> None:
     problems = Problems()
     for ours, theirs in spec.columns.items():
@@ -121,32 +127,38 @@ def _check_mapping(
         elif not isinstance(theirs, str) and columns[ours].holds != "text":
             problems.add("data.columns", f"only columns of text can be joined; `{ours}` is none")
         for name in columns_of(theirs) if ours in columns and ours not in optional else ():
-            if name not in found:
-                what = f"no column `{name}`, which `data.columns` names for `{ours}`; found: {listed(found)}"
-                problems.add(where, what, _fix(ours, nearest(name, found) or nearest(ours, found)))
+            if name not in available:
+                what = f"no column `{name}`, which `data.columns` names for `{ours}`; found: "
+                fix = _fix(ours, nearest(name, available) or nearest(ours, available))
+                problems.add(where, what + listed(available), fix)
     problems.raise_if_any()
 
 
 def _either(alternatives: Iterable[Sequence[str]]) -> str:
-    return ", or ".join(" and ".join(f"`{name}`" for name in names) for names in alternatives)
+    return ", or ".join(" and ".join(map("`{}`".format, names)) for names in alternatives)
 
 
 def _missing(
-    group: Sequence[Sequence[str]], found: Sequence[str], spec: DataSpec, columns: Collection[str], where: str
+    group: Sequence[Sequence[str]],
+    available: Sequence[str],
+    spec: DataSpec,
+    columns: Collection[str],
+    where: str,
 ) -> Problem:
-    what = f"needs a column {_either(group)}; found: {listed([short_repr(name) for name in found])}"
-    if len(found) == 1 and (others := [d for d in "\t;,|" if d in found[0]]):
+    what = f"needs a column {_either(group)}; found: {listed([short_repr(name) for name in available])}"
+    if len(available) == 1 and (others := [d for d in "\t;,|" if d in available[0]]):
         return Problem(where, what, setting("delimiter", json.dumps(others[0])))
     taken = mapped_columns(spec)
-    free = [name for name in found if name not in taken and name not in columns]
+    free = [name for name in available if name not in taken and name not in columns]
     free.sort(key=lambda name: name.lower() in _IDS)
-    near = [(n, match) for alternative in group for n in alternative if (match := nearest(n, free))]
+    similar = {name: nearest(name, free) for name in chain.from_iterable(group)}
+    sources = {name: columns_of(spec.columns.get(name, name)) for name in similar}
     closest = max(
-        group,
-        key=lambda names: sum(each in found for n in names for each in columns_of(spec.columns.get(n, n))),
+        group, key=lambda names: sum(source in available for name in names for source in sources[name])
     )
-    gaps = [n for n in closest if not set(columns_of(spec.columns.get(n, n))) <= set(found)]
-    ours, theirs = near[0] if near else (gaps[0], free[0] if free else "")
+    gaps = [name for name in closest if not {*sources[name]}.issubset(available)]
+    pairs = [(name, source) for name, source in similar.items() if source]
+    ours, theirs = pairs[0] if pairs else (gaps[0], free[0] if free else "")
     return Problem(where, what, _fix(ours, theirs) if theirs else "")
 
 

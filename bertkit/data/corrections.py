@@ -35,6 +35,15 @@ FORMATS = ("jsonl", "csv")  # as `bertkit audit` writes its lists
 _LOCATION = re.compile(r"(.*?\D\d+)(?:, id .*)?", re.DOTALL)  # as `Origin` writes it
 
 
+class _Targets(NamedTuple):
+    """The new values of a target in rows of a split."""
+
+    name: str  # of its column
+    values: dict[int, Any]  # row -> its new value as `validate_rows` leaves it
+    spans: dict[int, Any]  # of tags where the data or the list have spans: row -> the new spans
+    findings: list[Finding]  # warnings of `validate_rows`
+
+
 class _Record(NamedTuple):
     """A row of a list of corrections."""
 
@@ -78,11 +87,10 @@ def corrected(
     """
     if not spec.exclude and not spec.relabel:
         return validate_rows
-    present = [name for name in schema.targets if any(name in table.values for table in tables.values())]
-    tagged = any(schema.columns[name].tagged for name in schema.targets)
-    targets = (
-        schema.targets if tagged else (present or schema.targets)[:1]
-    )  # tags, or the spans that they are made of
+    targets = schema.targets  # tags, or the spans that they are made of
+    if not any(schema.columns[name].tagged for name in targets):
+        present = {*chain.from_iterable(table.values for table in tables.values())}
+        targets = ([name for name in targets if name in present] or targets)[:1]
     problems = Problems()
     inputs = {"id", *chain.from_iterable(schema.inputs)}
     columns = {"location": ID, **{name: schema.columns[name] for name in schema.columns if name in inputs}}
@@ -138,18 +146,15 @@ def _read_file(
         rows.append(row if reader.name == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
     values: list[Json] = [{} for _ in rows]
     for name, column in columns.items():
-        cells = {
-            index: cell
-            for index, row in enumerate(rows)
-            if (cell := _cell(row, name, column, spec)) is not None
-        }
+        cells = {index: _cell(row, name, column, spec) for index, row in enumerate(rows)}
+        cells = {index: cell for index, cell in cells.items() if cell is not None}
         read = convert(list(cells.values()), name, column, origin.select(list(cells)))
         for index, value in zip(cells, read, strict=True):
             if value is not None and (value != "" or column.holds != "name"):
                 values[index][name] = value
-    for index, own in enumerate(values):
-        if "location" in own or "id" in own:
-            yield _Record(file, origin.files[0], origin.number[index], own)
+    for index, record in enumerate(values):
+        if "location" in record or "id" in record:
+            yield _Record(file, origin.files[0], origin.number[index], record)
         else:
             problems.add(
                 origin[index], "names no row", "Give its `location`, such as train.csv:17, or its `id`."
@@ -226,7 +231,7 @@ def _refined(
 ) -> Checked:
     """What `validate_rows` makes of a split whose rows were corrected, and what was corrected."""
     findings = list[Finding]()
-    gone = {row: record for (own, row), record in out.items() if own == split}
+    gone = {row: record for (other, row), record in out.items() if other == split}
     kept = [row for row in range(len(table)) if row not in gone]
     if gone:
         if not kept:
@@ -237,52 +242,45 @@ def _refined(
     if not records:
         table, notes = validate_rows(table, split)
         return table, [*findings, *notes]
-    name, values, spans, notes = _targets(records, table, split, validate_rows, schema)
-    column = schema.columns[name]
+    targets = _targets(records, table, split, validate_rows, schema)
+    column = schema.columns[targets.name]
     by = _files(records.values())
     if column.tagged:  # those of the data may have another scheme before
-        others = [row for row in range(len(table)) if row not in values]
+        others = [row for row in range(len(table)) if row not in targets.values]
         rest = validate_rows(table.select(others), split)[1] if others else []
         table, more = validate_rows(table, split)
         if _notes(rest) == _notes(more):  # else another scheme was inferred from the other rows alone
             more = rest
-        table, changes = _replaced(table, split, name, column, values, by)
-        if spans:
+        table, changes = _replaced(table, split, targets, column, by)
+        if targets.spans:
             old = table.values.get("spans", [None] * len(table))
-            table = table.with_(spans=DiskList(map(spans.get, range(len(table)), old)))
+            table = table.with_(spans=DiskList(map(targets.spans.get, range(len(table)), old)))
     else:
-        table, changes = _replaced(table, split, name, column, values, by)
+        table, changes = _replaced(table, split, targets, column, by)
         table, more = validate_rows(table, split)
-    return table, [*findings, *changes, *notes, *more]
+    return table, [*findings, *changes, *targets.findings, *more]
 
 
 def _targets(
     records: Mapping[int, _Record], table: Table, split: str, validate_rows: ValidateRows, schema: Schema
-) -> tuple[str, dict[int, Any], dict[int, Any], list[Finding]]:
-    """The target's column, row -> its new value as `validate_rows` leaves it, and warnings of
-    `validate_rows`.
-
-    Third, of tags where the data or the list have spans: row -> the new spans.
-    """
-    findings = list[Finding]()
-    final = ""
-    values = dict[int, Any]()
-    spans = dict[int, Any]()
+) -> _Targets:
+    """The targets that these records have for rows of the table, by row."""
+    targets = _Targets("", {}, {}, [])
     for name in schema.targets:
         rows = [row for row, record in records.items() if name in record.values]
         if not rows:
             continue
-        listed = [records[row] for row in rows]
-        origin = Origin(list(dict.fromkeys(record.prefix for record in listed)))
-        for record in listed:
+        relabelled = [records[row] for row in rows]
+        origin = Origin(list(dict.fromkeys(record.prefix for record in relabelled)))
+        for record in relabelled:
             origin.add(origin.files.index(record.prefix), record.number)
         old = table.select(rows)
         column = schema.columns[name]
         others = {other: values for other, values in old.values.items() if other not in schema.targets}
-        some = Table({**others, name: [record.values[name] for record in listed]}, origin)
+        some = Table({**others, name: [record.values[name] for record in relabelled]}, origin)
         if column.tagged:
             some, notes = tag_words(
-                _as_listed(some, listed), split, "BIO" if column.holds == "tags" else "none"
+                _as_listed(some, relabelled), split, "BIO" if column.holds == "tags" else "none"
             )
             if (
                 column.holds == "tags"
@@ -291,19 +289,19 @@ def _targets(
                 some, notes = validate_rows(as_spans(some), split)  # what has a tag depends on the model
         else:
             some, notes = validate_rows(some, f"{split}, relabelled")
-        final = "tags" if column.holds == "spans" else name
-        found = some.values[final]
-        if (
-            column.holds == "answers" and name in table.values
-        ):  # those that are the same stay as the data have them
-            pairs = zip(found, validate_rows(old, split)[0].values[name], old.values[name], strict=True)
-            found = [listed if new == located else new for new, located, listed in pairs]
-        values |= zip(rows, found, strict=True)
+        targets = targets._replace(name="tags" if column.holds == "spans" else name)
+        values = some.values[targets.name]
+        if column.holds == "answers" and name in table.values:
+            # those that are the same stay as the data have them
+            located = validate_rows(old, split)[0].values[name]
+            answers = zip(values, located, old.values[name], strict=True)
+            values = [as_read if new == same else new for new, same, as_read in answers]
+        targets.values.update(zip(rows, values, strict=True))
         if "spans" in some.values:
-            spans |= zip(rows, some.values["spans"], strict=True)
+            targets.spans.update(zip(rows, some.values["spans"], strict=True))
         if column.holds != "number":  # what is noticed of the documents of a query is of all of them
-            findings += [each for each in notes if each.level != "note"]
-    return final, values, spans, findings
+            targets.findings.extend(finding for finding in notes if finding.level != "note")
+    return targets
 
 
 def _as_listed(table: Table, records: Sequence[_Record]) -> Table:
@@ -314,11 +312,10 @@ def _as_listed(table: Table, records: Sequence[_Record]) -> Table:
     return Table({**values, "text": [record.values["text"] for record in records]}, table.origin)
 
 
-def _replaced(
-    table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str
-) -> Checked:
-    """The table with these values of a column, by row, and how many of them are new."""
-    old: Sequence[Any] = table.values.get(name, [None] * len(table))
+def _replaced(table: Table, split: str, targets: _Targets, column: Column, by: str) -> Checked:
+    """The table with these targets, and how many of them are new."""
+    values = targets.values
+    old: Sequence[Any] = table.values.get(targets.name, [None] * len(table))
     names = names_of(column)
     plain = column.holds in ("label", "labels")
 
@@ -336,17 +333,17 @@ def _replaced(
     )
     findings = [note(f"{split}: {counted(len(changed), 'row')} relabelled by {by}{same}")]
     if split == "train" and changed:
-        known = {label for value in old for label in labels(value)}
-        for label in sorted({label for value in changed.values() for label in labels(value)} - known):
+        before = {*chain.from_iterable(map(labels, old))}
+        for label in sorted({*chain.from_iterable(map(labels, changed.values()))} - before):
             findings.append(
-                note(f"{split}: the label {label!r} is new, from {by}{did_you_mean(label, known)}")
+                note(f"{split}: the label {label!r} is new, from {by}{did_you_mean(label, before)}")
             )
     kind = DiskList if isinstance(old, DiskList) else list
-    return table.with_(**{name: kind(map(changed.get, range(len(table)), old))}), findings
+    return table.with_(**{targets.name: kind(map(changed.get, range(len(table)), old))}), findings
 
 
 def _notes(findings: Iterable[Finding]) -> list[Finding]:
-    return [each for each in findings if each.level == "note"]
+    return [finding for finding in findings if finding.level == "note"]
 
 
 def _files(records: Iterable[_Record]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import corrected
@@ -17,6 +17,7 @@ from bertkit.data.origin import Origin, locations
 from bertkit.data.schema import (
     BY,
     ID,
+    Column,
     Finding,
     Mapped,
     Schema,
@@ -31,7 +32,7 @@ from bertkit.data.schema import (
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
-from bertkit.data.table import AS_READ, Checked, Data, Loaded, RowRules, Table
+from bertkit.data.table import AS_READ, Checked, Data, Loaded, Row, RowRules, Table
 from bertkit.data.values import convert, is_blank, refuse_unequal, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
@@ -42,6 +43,15 @@ Parts = Mapping[str, Sequence[Part]]  # by split
 
 PANDAS = "; pandas reads NA, None, null and nan as missing: read_csv(FILE, keep_default_na=False) keeps them"
 STARTS = "answer_start"  # the column of question answering in which plain answers have their offsets
+
+
+class _Rows(NamedTuple):
+    """What was read of all splits that were opened or held out."""
+
+    tables: dict[str, Table]
+    target: str | None
+    options: Any  # of the task
+    findings: list[Finding]
 
 
 def load(
@@ -56,8 +66,7 @@ def load(
 
     schema: one of its `inputs` (sets of columns) is required in full, and in train and validation one of its
         `targets`; a test split without it is returned without it. Documents of a task that reads a corpus are
-        not
-        held in memory; see `read_corpus`.
+        not held in memory; see `read_corpus`.
     rules: of the task, `Task.rules`: what the rows decide, and how those of a split are checked and changed.
     splits: those to return; None: all that exist, and train must be one of them.
     known_labels: the labels that `data.unseen_labels` accepts; None: those of train, where train is read.
@@ -87,35 +96,32 @@ def load(
         raise DataError(str(spec.source), f"no train split; available: {', '.join(unmapped)}")
     parts = _map_columns(unmapped, spec, schema)
     wanted = [split for split in SPLITS if splits is None or split in splits]
-    target: str | None = "text"
-    options = rules.options
     if schema.corpus:
         from bertkit.data.corpus import read_corpus
 
         documents, notes = read_corpus(parts, spec, share)
+        read = _Rows({}, "text", rules.options, notes)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:
-        tables, target, options, notes = _read_tables(
-            parts, spec, schema, rules, share, known_labels, complete
-        )
-        loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
-    every = [part for each in parts.values() for part in each]
+        read = _read_tables(parts, spec, schema, rules, share, known_labels, complete)
+        loaded = {split: _loaded(read.tables.pop(split), schema) for split in wanted if split in read.tables}
+    every = list(chain.from_iterable(parts.values()))
     findings = dict.fromkeys(finding for part in every for finding in part.findings)
-    declared = (part.class_names.get(str(part.mapping.get(target or ""))) for part in every)
-    present = {name for each in loaded.values() for name in each.rows.column_names}
+    declared = (part.class_names.get(str(part.mapping.get(read.target or ""))) for part in every)
+    present = {name for table in loaded.values() for name in table.rows.column_names}
     if spec.by and spec.by not in present:
         columns = list(dict.fromkeys(name for part in every for name in part.columns))
         what = f"no column `{spec.by}`, which `data.by` names; found: {listed(columns)}"
         raise DataError(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}")
     return Data(
-        rows={split: each.rows for split, each in loaded.items()},
+        rows={split: table.rows for split, table in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
-        target=target,
+        target=read.target,
         class_names=list(dict.fromkeys(next(filter(None, declared), []))),
-        fingerprints={split: each.fingerprint for split, each in loaded.items()},
-        findings=[*findings, *notes],
-        options=options,
-        origins={split: each.origin for split, each in loaded.items()},
+        fingerprints={split: table.fingerprint for split, table in loaded.items()},
+        findings=[*findings, *read.findings],
+        options=read.options,
+        origins={split: table.origin for split, table in loaded.items()},
         corpus=schema.corpus,
     )
 
@@ -175,11 +181,9 @@ def _read_tables(
     share: float | None,
     known_labels: Collection[str] | None,
     complete: bool,
-) -> tuple[dict[str, Table], str | None, Any, list[Finding]]:
-    """The rows of all splits that were opened or held out, their target, the task's options, and what was
-    noticed.
-    """
-    tables = {split: _read(own, schema, spec) for split, own in parts.items()}
+) -> _Rows:
+    """The rows of all splits, checked, corrected and sampled."""
+    tables = {split: _read(parts[split], schema, spec) for split in parts}
     options, decided = rules.decide(rules.options, tables)
     findings = [*decided]
     validate_rows = corrected(partial(rules.validate, options), tables, spec, schema, complete=complete)
@@ -194,13 +198,13 @@ def _read_tables(
             theirs = given_name(targets[0] if targets[0] in read or not read else read[0], spec.columns)
             tables[split], notes = _drop_unlabelled(table, split, targets, theirs, spec)
         findings += changes + notes
-    target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
+    present = {*chain.from_iterable(table.values for table in tables.values())}
+    target = next((name for name in schema.targets if name in present), None)
     names = names_of(schema.columns[target]) if target else None
     if share is not None:
         count = len(tables["train"])
-        everywhere = {
-            n: c for n, c in schema.columns.items() if all(n in table.values for table in tables.values())
-        }
+        common = present.intersection(*(table.values for table in tables.values()))
+        everywhere = {name: column for name, column in schema.columns.items() if name in common}
         held = hold_out(tables["train"], share, spec.seed, target, names, *texts_of(everywhere))
         tables["train"], tables["validation"] = held
         findings.append(note(f"validation: {len(tables['validation']):,} of {count:,} rows of train"))
@@ -210,7 +214,6 @@ def _read_tables(
             findings.append(note(f"{split}: limited to {limit:,} of {len(tables[split]):,} rows"))
             tables[split] = limit_rows(tables[split], limit, spec.seed, split, target, names)
     if share is not None or spec.limit is not None:
-        present = {name for table in tables.values() for name in table.values}
         grouped = {what: name for name, what in schema.group_columns.items() if name in present}
         for what, name in grouped.items():
             by_it = schema.group_columns.get(spec.group_by or "") == what
@@ -224,66 +227,73 @@ def _read_tables(
         if known_labels is not None:
             tables, notes = known_only(tables, target, names, known_labels, spec.unseen_labels)
             findings += notes
-    return tables, target, options, findings
+    return _Rows(tables, target, options, findings)
 
 
 def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     """The rows of a split: labels and numbers in memory, all else on disk.
 
     Answers get the offsets of STARTS, which is not a column of the table: here, before `data.relabel` may
-    replace
-    them by answers without one.
+    replace them by answers without one.
     """
     columns = schema.columns
     late = {name: spec.columns.get(name, name) for name in optional_columns(spec, schema)}
     seen = {name for part in parts for name in part.mapping}
     names = [name for name in columns if name in seen or name in late]
-    read = {
-        name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in columns
-    }
-    theirs = {name: given_name(name, spec.columns) for name in columns}
+    read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
+    theirs = {name: given_name(name, spec.columns) for name in names}
     origin = Origin([part.prefix for part in parts])
     for index, part in enumerate(parts):
         mapping = {**late, **part.mapping} if part.all_keys else part.mapping  # the first object may lack it
         group_by = _group_column(part.mapping, spec)
         for block in in_blocks(part.rows):
+            rows = [row for _, row in block]
             for name in mapping.keys() - seen:
-                if any(each in row for _, row in block for each in columns_of(mapping[name])):
+                if any(column in row for row in rows for column in columns_of(mapping[name])):
                     seen.add(name)
             places = Origin(origin.files)
             for number, _ in block:
                 origin.add(index, number)
                 places.add(index, number)
             if group_by:
-                keys = [row.get(group_by) for _, row in block]
+                keys = [row.get(group_by) for row in rows]
                 keys = [str(key) if isinstance(key, list | dict) else key for key in keys]
                 for (number, _), group in zip(block, convert(keys, group_by, BY, places), strict=True):
                     # a row without a value is a group of its own
                     origin.groups.append(hash(group.removesuffix(".0") if group else (part.name, number)))
             for name in names:
-                source = mapping.get(name)
-                values = [None if source is None else cell(row, source) for _, row in block]
-                if columns[name].holds == "labels":
-                    values = [split_labels(value, spec.labels_separator) for value in values]
-                if name == "id" and name not in spec.columns:  # nobody said that it names the row
-                    values = [None if isinstance(value, list | dict | bytes) else value for value in values]
-                if (
-                    columns[name].holds == "label"
-                ):  # converted once all values are read; equal ones are one object
+                values = _cells(rows, name, mapping.get(name), columns[name], spec)
+                if columns[name].holds == "label":
+                    # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
                     read[name].extend(convert(values, theirs[name], columns[name], places))
-    read = {name: read[name] for name in columns if name in seen}
-    for name in read:
+    read = {name: read[name] for name in names if name in seen}
+    for name, cells in read.items():
         if columns[name].holds == "label":
-            read[name] = convert(read[name], theirs[name], columns[name], origin)
+            read[name] = convert(cells, theirs[name], columns[name], origin)
         elif columns[name].holds in ("name", "value"):
-            whole = without_decimals(read[name])
-            read[name] = read[name] if whole is read[name] else DiskList(whole)
+            whole = without_decimals(cells)
+            if whole is not cells:
+                read[name] = DiskList(whole)
     starts = read.pop(STARTS, None)
     if starts is not None and "answers" in read:
         read["answers"] = DiskList(map(with_starts, read["answers"], starts))
     return Table({**read}, replace(origin, ids=read.get("id", ())))
+
+
+def _cells(
+    rows: Sequence[Row], name: str, source: Source | None, column: Column, spec: DataSpec
+) -> list[Any]:
+    """The values of a column in these rows, before they are converted."""
+    if source is None:
+        return [None] * len(rows)
+    values = [cell(row, source) for row in rows]
+    if column.holds == "labels":
+        return [split_labels(value, spec.labels_separator) for value in values]
+    if name == "id" and name not in spec.columns:  # nobody said that it names the row
+        return [None if isinstance(value, list | dict | bytes) else value for value in values]
+    return values
 
 
 def _drop_unlabelled(

@@ -73,10 +73,11 @@ def is_rows(value: Any) -> bool:
         return not value or any(isinstance(row, Mapping) for row in value)
     if not isinstance(value, Mapping) or value.keys() <= {*SPLITS, *VALIDATION}:
         return False
-    plain = [
-        each for each in value.values() if _is_column(each)
-    ]  # the others may hold dicts, such as answers
-    return bool(plain) and all(isinstance(each, list | tuple) or _is_column(each) for each in value.values())
+    columns = value.values()
+    # the others may hold dicts, such as answers
+    return any(map(_is_column, columns)) and all(
+        isinstance(column, list | tuple) or _is_column(column) for column in columns
+    )
 
 
 def scored_section(data: Any) -> Json:
@@ -89,15 +90,15 @@ def scored_section(data: Any) -> Json:
 
 
 def _is_column(value: Any) -> bool:
-    plain = isinstance(value, list | tuple) and not any(isinstance(each, Mapping) for each in value)
+    plain = isinstance(value, list | tuple) and not any(isinstance(cell, Mapping) for cell in value)
     return plain or is_a(value, *_COLUMNS)
 
 
 def _are_files(value: Any) -> bool:
     """Whether this is a list of paths, such as the shards of a split."""
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str | os.PathLike) for each in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in value):
         return False
-    suffixes = {suffix.removeprefix(".") for each in value for suffix in Path(each).suffixes[-1:]}
+    suffixes = {suffix.removeprefix(".") for path in value for suffix in Path(path).suffixes[-1:]}
     return bool(suffixes) and all(f".{suffix}" in COMPRESSIONS or by_suffix(suffix) for suffix in suffixes)
 
 

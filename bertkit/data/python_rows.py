@@ -10,8 +10,9 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from operator import methodcaller
 from pathlib import Path
 from tempfile import mkdtemp
@@ -110,9 +111,7 @@ def frame_like(frame: Any, rows: Iterable[Record], names: Iterable[str] = ()) ->
 
     names: of columns that it has in any case.
     """
-    rows = list(rows)
-    names = dict.fromkeys([*names, *(name for row in rows for name in row)])
-    columns = {name: [row.get(name) for row in rows] for name in names}
+    columns = _by_column(list(rows), names)
     if is_a(frame, "polars.DataFrame", "polars.Series"):
         return sys.modules["polars"].DataFrame(columns, strict=False)
     if is_a(frame, "pyarrow.Table"):
@@ -126,6 +125,14 @@ def frame_like(frame: Any, rows: Iterable[Record], names: Iterable[str] = ()) ->
     )
 
 
+def _by_column(rows: Sequence[Record], names: Iterable[Any] = ()) -> dict[Any, list[Any]]:
+    """The values of these columns, and of all that a row has; None where a row lacks one."""
+    columns = {}
+    for name in dict.fromkeys(chain(names, *rows)):
+        columns[name] = [row.get(name) for row in rows]
+    return columns
+
+
 def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
     """Write SPLIT.parquet for each split; returns their fingerprint. Raises DataError on rows that cannot be
     written.
@@ -134,9 +141,9 @@ def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
     """
     import pyarrow.parquet as pq
 
-    for split, given in rows.items():
+    for split, data in rows.items():
         writer = None
-        for table in _tables(given, split):
+        for table in _tables(data, split):
             writer = writer or pq.ParquetWriter(folder / f"{split}.parquet", table.schema)
             writer.write_table(table)
         if writer is None:
@@ -211,24 +218,24 @@ def is_a(value: Any, *names: str) -> bool:
     )
 
 
-def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> Iterator[pa.Table]:
+def _tables(data: Rows, split: str, names: Collection[str] | None = None) -> Iterator[pa.Table]:
     """The rows as tables of one schema: a data set in parts, all else as one. Raises DataError.
 
     names: of the columns that are read; None: all.
     """
     import pyarrow as pa
 
-    if is_a(given, "datasets.Dataset"):
-        given = (
-            given if names is None else given.select_columns([n for n in given.column_names if n in names])
-        )
-        schema = given.features.arrow_schema
-        yield from (part.cast(schema) for part in given.with_format("arrow").iter(10 * AT_A_TIME))
+    if is_a(data, "datasets.Dataset"):
+        if names is not None:
+            data = data.select_columns([name for name in data.column_names if name in names])
+        schema = data.features.arrow_schema
+        yield from (part.cast(schema) for part in data.with_format("arrow").iter(10 * AT_A_TIME))
         return
     problems = Problems()
     arrays = {}
-    columns = _columns(given, split)
-    if twice := [name for name, count in Counter(name for name, _ in columns).items() if count > 1]:
+    columns = _columns(data, split)
+    counts = Counter(name for name, _ in columns)
+    if twice := [name for name, count in counts.items() if count > 1]:
         raise DataError(split, f"several columns are called {listed(twice)}", "Give each its own name.")
     for name, values in columns:
         if names is not None and name not in names:
@@ -270,29 +277,28 @@ def _array(values: Iterable[Any]) -> pa.Array:
         raise
 
 
-def _columns(given: Rows, split: str) -> list[tuple[str, Any]]:
+def _columns(data: Rows, split: str) -> list[tuple[str, Any]]:
     """Names, and values that pyarrow takes; of pandas' index, the levels that have a name."""
-    if is_a(given, "pandas.DataFrame"):
-        named = [name for name in given.index.names if name is not None and name not in given.columns]
-        given = given.reset_index(named) if named else given
-        return [(str(name), given[name]) for name in given.columns]
-    if is_a(given, "polars.DataFrame"):  # Arrow gets the addresses of objects
+    if is_a(data, "pandas.DataFrame"):
+        named = [name for name in data.index.names if name is not None and name not in data.columns]
+        data = data.reset_index(named) if named else data
+        return [(str(name), data[name]) for name in data.columns]
+    if is_a(data, "polars.DataFrame"):  # Arrow gets the addresses of objects
         objects = sys.modules["polars"].Object
         return [
             (column.name, column.to_list() if column.dtype == objects else column.to_arrow())
-            for column in given
+            for column in data
         ]
-    if is_a(given, "pyarrow.Table"):
-        return list(zip(given.column_names, given.columns, strict=True))
-    if isinstance(given, Mapping):
-        return [(str(name), values) for name, values in given.items()]
-    problems = Problems()
-    for number, row in enumerate(given, 1):
-        if not isinstance(row, Mapping):
-            problems.add(f"{split}, row {number}", f"expected a dict of columns, found {short_repr(row)}")
-    problems.raise_if_any()
-    names = dict.fromkeys(name for row in given for name in row)
-    return [(str(name), [row.get(name) for row in given]) for name in names]
+    if is_a(data, "pyarrow.Table"):
+        return list(zip(data.column_names, data.columns, strict=True))
+    if not isinstance(data, Mapping):
+        problems = Problems()
+        for number, row in enumerate(data, 1):
+            if not isinstance(row, Mapping):
+                problems.add(f"{split}, row {number}", f"expected a dict of columns, found {short_repr(row)}")
+        problems.raise_if_any()
+        data = _by_column(data)
+    return [(str(name), values) for name, values in data.items()]
 
 
 def _examples(values: Iterable[Any]) -> str:

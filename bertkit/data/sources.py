@@ -98,8 +98,11 @@ def open_source(
         raise DataError(
             str(spec.source), f"no {' and no '.join(missing)} split; available: {', '.join(names) or 'none'}"
         )
-    wanted_splits = [split for split in SPLITS if split in opens and (splits is None or split in splits)]
-    return {split: [open_part() for open_part in opens[split]] for split in wanted_splits}
+    parts = dict[str, list[Part]]()
+    for split in SPLITS:
+        if split in opens and (splits is None or split in splits):
+            parts[split] = [open_part() for open_part in opens[split]]
+    return parts
 
 
 def _data_set(spec: DataSpec, path: Path) -> Mapping[str, Dataset]:
@@ -139,19 +142,22 @@ def samples_folder() -> Path:
 def _named_files(spec: DataSpec) -> dict[str, list[Path]]:
     source: Any = spec.source
     problems = Problems()
-    for split in source:
+    paths = dict[str, list[Path]]()
+    for split, names in source.items():
+        paths[split] = [Path(name).expanduser() for name in ([names] if isinstance(names, str) else names)]
         if split not in SPLITS:
             hint = "; did you mean validation?" if split in VALIDATION else ""
             problems.add("data.source", f"no split {split!r}{hint}; splits: {', '.join(SPLITS)}")
-    files = {k: [Path(p).expanduser() for p in ([v] if isinstance(v, str) else v)] for k, v in source.items()}
-    for paths in files.values():
-        for path in paths:
-            if not path.is_file() and not _parallel_files(path, spec):
-                what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
-                what = "is a pipe, and would be read twice" if path.exists() and not path.is_dir() else what
-                problems.add(str(path), f"{what} (looked from {Path.cwd()})")
+    for path in chain.from_iterable(paths.values()):
+        if not path.is_file() and not _parallel_files(path, spec):
+            what = "no such file"
+            if path.is_dir():
+                what = "is a folder; a file is needed here"
+            elif path.exists():
+                what = "is a pipe, and would be read twice"
+            problems.add(str(path), f"{what} (looked from {Path.cwd()})")
     problems.raise_if_any()
-    return files
+    return paths
 
 
 def local_path(source: str) -> Path:
@@ -160,9 +166,10 @@ def local_path(source: str) -> Path:
         return Path(source).expanduser()
     root = samples_folder()
     name = source.removeprefix(SAMPLE)
-    known = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
-    if name not in known:
-        raise DataError(source, f"no such sample{did_you_mean(name, known)}", f"samples: {', '.join(known)}")
+    samples = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
+    if name not in samples:
+        what = f"no such sample{did_you_mean(name, samples)}"
+        raise DataError(source, what, f"samples: {', '.join(samples)}")
     return root / name
 
 
@@ -186,10 +193,10 @@ def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
             problems.add(str(folder), f"two files for {split}: {', '.join(p.name for p in paths)}", fix)
     problems.raise_if_any()
     if not matched:
-        there = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"
+        content = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"
         raise DataError(
             folder,
-            f"no file of a split, such as train.csv; the folder holds: {there}",
+            f"no file of a split, such as train.csv; the folder holds: {content}",
             "name the files:  data: {source: {train: FILE}}",
         )
     return matched
@@ -208,10 +215,9 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
         elif spec.format or readers:
             by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
             beside[plain.stem] += [more for reader in readers for more in reader.beside]
-    return {
-        name: [path for path in paths if suffix_of(path) not in beside[name]]
-        for name, paths in by_name.items()
-    }
+    for name, paths in by_name.items():
+        by_name[name] = [path for path in paths if suffix_of(path) not in beside[name]]
+    return by_name
 
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
@@ -228,9 +234,9 @@ def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
     rows = chain([first], rows)
     of_memory = spec.fingerprint or ""
     names = problems.class_names
-    found = problems.findings
-    keys = partial(_all_keys, path, spec, prefix, found) if reader and reader.columns == "any" else None
-    return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, all_keys=keys)
+    findings = problems.findings
+    keys = partial(_all_keys, path, spec, prefix, findings) if reader and reader.columns == "any" else None
+    return Part(name, prefix, list(first[1]), rows, names, findings, fingerprint=of_memory, all_keys=keys)
 
 
 def _all_keys(path: Path, spec: DataSpec, prefix: str, findings: list[Finding]) -> Collection[str]:
@@ -255,8 +261,9 @@ def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
     Raises DataError where only some of them exist.
     """
     columns = sorted(mapped_columns(spec))
-    files = {f"{column}{suffix}": column for column in columns for suffix in (*reversed(COMPRESSIONS), "")}
-    sides = {column: file for suffix, column in files.items() if (file := Path(f"{stem}.{suffix}")).is_file()}
+    suffixes = (*reversed(COMPRESSIONS), "")
+    files = {Path(f"{stem}.{column}{suffix}"): column for column in columns for suffix in suffixes}
+    sides = {column: file for file, column in files.items() if file.is_file()}
     if missing := sides and [f"{stem}.{column}" for column in columns if column not in sides]:
         raise DataError(
             next(iter(sides.values())),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from bertkit.data.disk_list import DiskList
@@ -64,7 +65,7 @@ def hold_out(
             wanted -= len(unit)
     held = held or [min(units, key=len)]
     out = {row for unit in held for row in unit}
-    remaining = Counter(name for row, given in enumerate(labels) if row not in out for name in given)
+    remaining = Counter(name for row in range(len(train)) if row not in out for name in labels[row])
     for unit in sorted(held):
         needed = [name for row in unit for name in labels[row]]
         if any(not remaining[name] for name in needed):
@@ -115,14 +116,19 @@ def folds(
     fold_of = [0] * len(table)
     # Large units first: the small ones even out what they leave.
     for unit in sorted(units, key=lambda unit: (-len(unit), strata[unit[0]], draw[unit[0]])):
-        own = Counter(strata[row] for row in unit)
-        shares = [sum(n * each[stratum] / sizes[stratum] for stratum, n in own.items()) for each in members]
+        added = Counter(strata[row] for row in unit)
+        shares = [_overlap(added, member, sizes) for member in members]
         fold = min(range(count), key=lambda fold: (shares[fold], lengths[fold]))
-        members[fold].update(own)
+        members[fold].update(added)
         lengths[fold] += len(unit)
         for row in unit:
             fold_of[row] = fold + 1
     return fold_of
+
+
+def _overlap(unit: Mapping[Any, int], fold: Counter[Any], sizes: Mapping[Any, int]) -> float:
+    """The shares that a fold has of the strata of a unit, each as often as the unit has a row of it."""
+    return sum(n * fold[stratum] / sizes[stratum] for stratum, n in unit.items())
 
 
 def fold_rows(data: Data, count: int, seed: int, groups: Collection[str]) -> tuple[list[int], list[Finding]]:
@@ -140,15 +146,18 @@ def fold_rows(data: Data, count: int, seed: int, groups: Collection[str]) -> tup
     values: dict[str, Sequence[Any]] = {
         name: DiskList(column_values(rows, name)) for name in {*texts, *groups}
     }
-    values |= {target: rows[target][:]} if target else {}
-    names = names_of(present[target]) if target else None
+    names = None
+    if target:
+        values[target] = rows[target][:]
+        names = names_of(present[target])
     fold_of = folds(
         Table(values, data.origins["train"]), count, seed, target, names, texts, groups, unordered
     )
     seen = defaultdict[str, set[int]](set)
-    for fold, value in zip(fold_of, values[target], strict=True) if target and names else ():
-        for label in names(value) if names else ():
-            seen[label].add(fold)
+    if target and names:
+        for fold, value in zip(fold_of, values[target], strict=True):
+            for label in names(value):
+                seen[label].add(fold)
     alone = [label for label, rows_of_label in seen.items() if len(rows_of_label) == 1]
     what = f"train: all rows with {listed(alone)} are in one fold, whose model has no such row to learn from"
     return fold_of, [warn(what, "Add rows with these labels.")] if alone else []
@@ -164,12 +173,12 @@ def limit_rows(
     """
     labels = _labels(table, target, names)
     rng = random.Random(f"{seed} {split}")
-    order = [row for (row,) in _stratified([[row] for row in range(len(table))], table, target, labels, rng)]
+    units = [[row] for row in range(len(table))]
     # first: with a label that no row before it has
     first = list[int]()
     others = list[int]()
     seen = set[str]()
-    for row in order:
+    for row in chain.from_iterable(_stratified(units, table, target, labels, rng)):
         (others if seen.issuperset(labels[row]) else first).append(row)
         seen.update(labels[row])
     return table.select(sorted([*first, *others][:limit]))
@@ -236,14 +245,14 @@ def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -
     if values and isinstance(values[0], float):
         rank = {row: place for place, row in enumerate(sorted(range(len(values)), key=values.__getitem__))}
         return [rank[row] * BINS // len(values) for row in range(len(values))]
-    return [next(iter(each), "") for each in labels]
+    return [next(iter(names), "") for names in labels]
 
 
 def known_only(
-    tables: dict[str, Table], target: str, names: Names, known: Collection[str], policy: str
+    tables: dict[str, Table], target: str, names: Names, known_labels: Collection[str], policy: str
 ) -> tuple[dict[str, Table], list[Finding]]:
-    """The tables without labels of validation and test that are not in `known`, by `policy`, and what was
-    left out.
+    """The tables without labels of validation and test that are not in `known_labels`, by `policy`, and what
+    was left out.
 
     policy: "error" raises a DataError with split, label, count and
     first row of each; "ignore" leaves those rows out with a note. Raises DataError also when no row remains.
@@ -257,7 +266,7 @@ def known_only(
         unseen: defaultdict[str, list[int]] = defaultdict(list)
         for index, value in enumerate(table.values[target]):
             for name in names(value):
-                if name not in known:
+                if name not in known_labels:
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
         for name, rows in sorted(unseen.items()):
@@ -288,21 +297,21 @@ def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
 
     Raises DataError: a name of `data.splits` that is not there, or two names for one split.
     """
-    given = spec.splits or {}
+    named = spec.splits or {}
     problems = Problems()
     matched = {}
     for split in SPLITS:
-        known = VALIDATION if split == "validation" else (split,)
-        there = [name for name in known if name in names and name not in given.values()]
-        if split in given and given[split] in names:
-            there = [given[split]]
-        elif split in given:
-            what = f"no split {given[split]!r}{did_you_mean(given[split], names)}"
+        usual = VALIDATION if split == "validation" else (split,)
+        candidates = [name for name in usual if name in names and name not in named.values()]
+        if split in named and named[split] in names:
+            candidates = [named[split]]
+        elif split in named:
+            what = f"no split {named[split]!r}{did_you_mean(named[split], names)}"
             problems.add("data.splits", what, f"splits of the source: {', '.join(names)}")
-        if len(there) > 1:
-            fix = f"say which one, e.g.  data: {{splits: {{{split}: {there[0]}}}}}"
-            problems.add(str(spec.source), f"two names for {split}: {', '.join(there)}", fix)
-        if there:
-            matched[split] = there[0]
+        if len(candidates) > 1:
+            fix = f"say which one, e.g.  data: {{splits: {{{split}: {candidates[0]}}}}}"
+            problems.add(str(spec.source), f"two names for {split}: {', '.join(candidates)}", fix)
+        if candidates:
+            matched[split] = candidates[0]
     problems.raise_if_any()
     return matched

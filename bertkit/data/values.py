@@ -101,9 +101,7 @@ def read_inputs(
 
 def has_columns(row: Record, names: Iterable[str], mapped: Mapped) -> bool:
     """Whether a caller's row has these canonical columns, under their names or as mapped."""
-    return all(
-        name in row or all(each in row for each in columns_of(mapped.get(name, name))) for name in names
-    )
+    return all(name in row or row.keys() >= {*columns_of(mapped.get(name, name))} for name in names)
 
 
 def given_cell(row: Record, name: str, mapped: Mapped) -> Any:
@@ -111,7 +109,7 @@ def given_cell(row: Record, name: str, mapped: Mapped) -> Any:
     name.
     """
     source = mapped.get(name, name)
-    return cell(row, source if all(each in row for each in columns_of(source)) else name)
+    return cell(row, source if row.keys() >= {*columns_of(source)} else name)
 
 
 def replace_surrogates(text: str) -> str:
@@ -233,7 +231,7 @@ def _labels(value: Any) -> list[str] | None:
         raise WrongColumn(
             f"holds {short_repr(value)}; a label cannot contain |, which separates labels in csv output"
         )
-    names = [name for part in value if (name := _label(part)) is not None]
+    names = [name for name in map(_label, value) if name is not None]
     if len(names) != len(value):
         raise ValueError(f"holds {short_repr(value)}, with an empty label")
     if len(set(names)) != len(names):
@@ -278,7 +276,7 @@ def _tags(value: Any) -> list[str] | None:
 
 
 def _numbers(value: Any) -> list[float | None] | None:
-    numbers = [_number(each) for each in value] if isinstance(value, list) else None
+    numbers = list(map(_number, value)) if isinstance(value, list) else None
     if value is not None and (numbers is None or None in numbers):
         raise WrongType(value, "a list of numbers, one per word,")
     return numbers
@@ -303,7 +301,7 @@ def _starts(value: Any) -> list[int] | None:
     values = value if isinstance(value, list) else [value]
     with suppress(ValueError):
         starts = [
-            int(number) for each in values if (number := _number(each)) is not None and number.is_integer()
+            int(number) for number in map(_number, values) if number is not None and number.is_integer()
         ]
         if len(starts) == len(values):
             return starts
