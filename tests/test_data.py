@@ -1029,7 +1029,8 @@ FOUND = [
         (["a; b", "b; c"], [SEVERAL.format("a; b")]),
         (["Paris, France", "Oslo, Norway"], []))),
     ("text-classification", {"train": PAIRS}, "severe", "repeat", [
-        ("train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:4 and " "{0}/train.jsonl:3")]),
+        ("train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:4 and "
+         "{0}/train.jsonl:3")]),
     ("text-classification", {"train": TWICE}, "warn", "repeat", [
         "train and validation: 40 rows repeat an earlier row; e.g. "], {"validation": 0.3}),
     ("sentence-similarity", {"train": LIKE, "validation": [{"anchor": "text 1", "positive": "like 1"},
@@ -1038,10 +1039,12 @@ FOUND = [
     ("sentence-similarity", {"train": GRADED, "validation": MIRRORED}, "severe", "", [
         "validation: 1 of 1 row (100.0%) is in train too; e.g. {0}/validation.jsonl:1 is {0}/train.jsonl:1"]),
     ("sentence-similarity", {"train": [*GRADED, *MIRRORED]}, "severe", "", [
-        ("train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:3 and " "{0}/train.jsonl:1")]),
+        ("train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:3 and "
+         "{0}/train.jsonl:1")]),
     *(("sentence-similarity", {"train": [*LIKE, {"anchor": "like 1", "positive": "Text 1", "negative": "not"}]},
        level, "repeats", [what] * (level == "warn"))
-      for level, what in (("severe", ""), ("warn", ("train: 1 row repeats an earlier row; e.g. " "{0}/train.jsonl:4 and")))),
+      for level, what in (("severe", ""), ("warn", ("train: 1 row repeats an earlier row; e.g. "
+                                                    "{0}/train.jsonl:4 and")))),
     ("text-classification", {"train": PAIRS, "validation": [{"text_a": "c", "text_b": "ab", "label": "x"}]},
      "severe", "in train too", []),
     ("token-classification", {"train": SINGERS}, "fail", "", []),

@@ -35,8 +35,7 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`,
     `column3`
     …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number
-    of
-    the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by
+    of the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by
     spaces. A token may be a blank. Comments are left out: lines before a sentence that begin with `# ` or `##
     `. Where all tokens at the beginning of the file are a character and its place in a word, such as 科0 and
     技1, the places are left out. Memory is that of one sentence, and of the first PEEK lines.

@@ -1,8 +1,7 @@
 """Corpora: documents that are streamed into memory-mapped Arrow files, once, and never held in memory.
 
 The cache has a folder for each split of a source, under the sha256 of the files and the data section, with a
-folder
-for each split that it became: the texts, 18 bytes per document (hash and origin), and the findings.
+folder for each split that it became: the texts, 18 bytes per document (hash and origin), and the findings.
 """
 
 from __future__ import annotations

@@ -66,8 +66,7 @@ def named_records(records: Records, spec: DataSpec, problems: Problems, prefix: 
     not.
 
     problems: gets records with too few or too many fields; its findings name those that are left out. prefix:
-    of
-    their numbers in messages.
+    of their numbers in messages.
     """
     names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems, prefix)
     short = list[int]()

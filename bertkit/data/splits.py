@@ -50,9 +50,8 @@ def hold_out(
     """Split train into (train, validation), both in their old order; the same on every platform for a seed.
 
     share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a
-    number
-    (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of` the
-    target. texts: columns; rows that have the same texts stay together, and so do rows with one value of
+    number (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of`
+    the target. texts: columns; rows that have the same texts stay together, and so do rows with one value of
     `data.group_by`. unordered: see `text_keys`. Raises DataError where no row can be held out.
     """
     labels = _labels(train, target, names)
