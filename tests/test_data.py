@@ -311,6 +311,7 @@ MISSING = [  # a csv file, what the message says; settings
     ("text,label\na,b\n", ["no column `txet`", "columns: {text: text}"], {"columns": {"text": "txet"}}),
     ("text,label\na,b\n", ["no column `txt`; did you mean 'text'?"], {"columns": {"txt": "text"}}),
     ("a,b,label\na,b,c\n", ["`text` and `text_b` do not go together"], {"columns": {"text": "a", "text_b": "b"}}),
+    ("x,text,label\na,b,c\n", ["needs a column `text_a` and `text_b`"], {"columns": {"text_a": "x"}}),
     ("text,label,score\na,b,1\n", ["`label`, or `score`: only one", "columns: {label: label}"]),
     (",".join(f"c{n}" for n in range(2000)) + "\n" + "," * 1999, ["found: 'c0', 'c1',", "'c19' and 1,980 more"]),
 ]  # fmt: skip
