@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -256,18 +256,12 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
                 origin.add(index, number)
                 places.add(index, number)
             if group_by:
-                keys = [row.get(group_by) for row in rows]
-                keys = [str(key) if isinstance(key, list | dict) else key for key in keys]
-                for (number, _), group in zip(block, convert(keys, group_by, BY, places), strict=True):
-                    # a row without a value is a group of its own
-                    origin.groups.append(hash(group.removesuffix(".0") if group else (part.name, number)))
+                origin.groups.extend(_groups(rows, group_by, places, part.name))
             for name in names:
                 values = _cells(rows, name, mapping.get(name), columns[name], spec)
-                if columns[name].holds == "label":
-                    # converted once all values are read; equal ones are one object
-                    read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
-                else:
-                    read[name].extend(convert(values, theirs[name], columns[name], places))
+                if columns[name].holds != "label":  # labels are converted once all of them are read
+                    values = convert(values, theirs[name], columns[name], places)
+                read[name].extend(values)
     read = {name: read[name] for name in names if name in seen}
     for name, cells in read.items():
         if columns[name].holds == "label":
@@ -282,15 +276,25 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     return Table({**read}, replace(origin, ids=read.get("id", ())))
 
 
+def _groups(rows: Sequence[Row], group_by: str, places: Origin, part: str) -> Iterator[int]:
+    """A number that the rows of one group share; a row without a value is a group by itself."""
+    cells = (row.get(group_by) for row in rows)
+    keys = [str(key) if isinstance(key, list | dict) else key for key in cells]
+    for number, group in zip(places.number, convert(keys, group_by, BY, places), strict=True):
+        yield hash(group.removesuffix(".0") if group else (part, number))
+
+
 def _cells(
     rows: Sequence[Row], name: str, source: Source | None, column: Column, spec: DataSpec
 ) -> list[Any]:
-    """The values of a column in these rows, before they are converted."""
+    """The values of a column in these rows, before they are converted; equal labels are one object."""
     if source is None:
         return [None] * len(rows)
     values = [cell(row, source) for row in rows]
     if column.holds == "labels":
         return [split_labels(value, spec.labels_separator) for value in values]
+    if column.holds == "label":
+        return [intern(value) if isinstance(value, str) else value for value in values]
     if name == "id" and name not in spec.columns:  # nobody said that it names the row
         return [None if isinstance(value, list | dict | bytes) else value for value in values]
     return values
