@@ -81,6 +81,7 @@ class Scored(Graded):
 
     @property
     def scored(self) -> Self:
+        """These metrics: of answers without details they are all that is reported."""
         return self
 
     @cached_property

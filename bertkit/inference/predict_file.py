@@ -35,16 +35,16 @@ from bertkit.text import Json, json_line, part_of
 
 logger = logging.getLogger(__name__)
 
-_NUMBER = re.compile(
-    r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?"
-)  # in columns of the input, which no spreadsheet runs
+# A cell that begins like a formula, with + or -, and is none: it gets no apostrophe.
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")
 
 AnyPredictor = TypeVar("AnyPredictor", Predictor, MultiTaskPredictor)
 
 
 @dataclass
 class _Checked:
-    """Numbered rows of a file, checked and counted as they are read: they have these columns, and no answers.
+    """Numbered rows of a file, counted and checked as they are read: a row must have these columns, and must
+    not have those of answers.
 
     table: whether answers are written as columns of their own. Raises DataError.
     """
@@ -90,11 +90,11 @@ def predict(
     `bertkit.load(…)(texts)`.
 
     source, task, revision: as for `load`, or a run of several tasks. input: csv, tsv, xlsx, json, jsonl,
-    parquet, conll, or txt with a text a line; "-": lines of stdin, each a JSON object or a text. Of several
-    tasks, those answer that read the columns of the first row. output: .jsonl, the row's own columns and its
-    `answer`; .csv or .xlsx, with columns such as `answer.label`, empty where an answer lacks them; None:
-    jsonl to stdout, where lines of stdin are answered one by one. csv has the delimiter and encoding of a csv
-    file that was read, and an apostrophe before what a spreadsheet would run as a formula.
+    parquet, conll, or txt with a text a line; "-": lines of stdin, each a JSON object or a text. In a run of
+    several tasks, a task answers if it reads the columns of the first row. output: .jsonl, the row's own
+    columns and its `answer`; .csv or .xlsx, with columns such as `answer.label`, empty where an answer lacks
+    them; None: jsonl to stdout, where lines of stdin are answered one by one. csv has the delimiter and
+    encoding of a csv file that was read, and an apostrophe before what a spreadsheet would run as a formula.
     columns: column that the model reads -> its name in the file. overrides: how the file is written, such as
     `data.delimiter=";"`; by default as the data of the run.
     format: `entities`, a row for each; `masked`, texts without them; `conll`, or `label-studio`.
@@ -161,7 +161,7 @@ def predict(
         elif suffix == ".xlsx":
             write_sheet(out.buffer, cells)
         elif by_entity:
-            next(cells)
+            next(cells)  # the header
             out.writelines(json_line(dict(zip(ENTITY, row, strict=True))) + "\n" for row in cells)
         else:
             write_jsonl(out, pairs)

@@ -74,7 +74,7 @@ class Extensions:
 
     @property
     def names(self) -> list[str]:
-        """Of what takes part: a resumed run must have the same."""
+        """The names of what takes part: a resumed run must have the same."""
         return [attachment.identify() for attachment in self.added]
 
     @property
@@ -189,14 +189,14 @@ def prepare_jobs(
         fix = "Hold one out: data: {validation: 0.1}"
         problems += [Problem(f"tasks.{name}.data", what, fix) for name in without]
     if problems:
-        raise UserError([*dict.fromkeys(problems)])  # the tasks share training:
+        raise UserError([*dict.fromkeys(problems)])  # what is wrong with `training`, each task says again
     jobs = Jobs(recipe, by_task)
     if isinstance(recipe, MultiTaskRecipe):
         args = jobs.arguments(Path(), recipe.seeds[0])
         tokens = recipe.batching.tokens if recipe.batching else None
         parts = {name: (job.task, job.features) for name, job in by_task.items()}
         division = {"accumulation": args.gradient_accumulation_steps, "world": args.world_size, "seed": 0}
-        mixed_batches(parts, recipe.mixing, args.train_batch_size, tokens, **division)
+        mixed_batches(parts, recipe.mixing, args.train_batch_size, tokens, **division)  # for its errors
     return jobs, findings
 
 
@@ -220,9 +220,7 @@ def prepare_job(recipe: Recipe, extensions: Extensions = NO_EXTENSIONS) -> tuple
 
 
 def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
-    """The rows of every split, and the task with what they determine. metrics: the user's own, as in
-    `dry_run`.
-    """
+    """The rows of every split, and the task with what they determine. metrics: the user's own."""
     kind = get_task(recipe.task.name)
     tokenizer = encoder.tokenizer(split_special_tokens=not kind.schema.special_tokens)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
@@ -299,7 +297,8 @@ def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
     """Build arguments and model once, for what transformers and peft refuse, and let the model read a few
     inputs.
 
-    The user's metrics are computed once, of the untrained model: only what they return has their names.
+    The user's metrics are computed once, of the untrained model: what they are called is known only from
+    what they return.
     Returns the attachments and the findings. Raises UserError; nothing is written.
     """
     recipe = job.recipe
@@ -355,7 +354,7 @@ def arguments(job: Job, folder: Path, seed: int) -> Arguments:
             "has no effect on a CPU, where transformers trains in fp32 instead",
             "Remove it, or train on a GPU.",
         )
-    try:
+    try:  # only for its errors
         schedule(args, torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate), TICKS)
     except (ValueError, TypeError) as error:
         raise RecipeError("training.lr_scheduler_kwargs", str(error)) from error

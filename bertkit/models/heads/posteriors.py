@@ -14,10 +14,9 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-FORBIDDEN = (
-    -1e9
-)  # finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6
-TINY = 1e-280  # what underflows in a sum larger than this does not change its digits
+# Finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6.
+FORBIDDEN = -1e9
+TINY = 1e-280  # a sum above it has all its digits, whatever terms of it underflowed to 0
 NEVER = -1e3  # nats: exp of less is 0 in fp64
 
 
@@ -55,7 +54,7 @@ def forbidden(tags: Sequence[str], *, plain: bool = False) -> tuple[Array, Array
     within = np.array([tag[0] in "BI" for tag in tags])
     continues = np.array([tag[0] in "IE" for tag in tags])
     unfinished = within & bioes
-    broken = ~within[:, None] | (kind[:, None] != kind)
+    broken = ~within[:, None] | (kind[:, None] != kind)  # from -> to: I- or E- that continues no entity
     return np.where(continues, broken, unfinished[:, None]), continues, unfinished
 
 
@@ -69,15 +68,15 @@ def constrained(
 
 
 def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
-    """Best path of each sentence `(batch, words)` int64, -1 at padding; of equals the first tag (Viterbi
-    1967).
+    """Best path of each sentence `(batch, words)` int64, -1 at padding (Viterbi 1967).
 
-    In the emissions' own precision.
+    Of tags with equal scores the first is taken. Scores are added in the precision of the emissions.
     """
     parts = Chain(*chain)
     order = np.argsort(-lengths, kind="stable")  # longest first: those that go on are the first rows, a view
     lengths = lengths[order]
     scores = _by_word(emissions[order])  # word by word: each step reads and writes adjacent memory
+    # word -> how many sentences reach it
     going = (lengths > np.arange(len(scores))[:, None]).sum(1).tolist()
     best = np.empty_like(scores)  # of all paths that lead to a word and tag
     best[0] = parts.start + scores[0]
@@ -144,9 +143,8 @@ def span_posteriors(
     first = spans[:, 1]
     last = spans[:, 2]
     following = log_softmax(chain[0][path[:, :-1]] + posterior.after[:, 1:], axis=2)  # given the tag before
-    steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(
-        min=NEVER
-    )  # so that sums stay exact
+    # Clipped, so that the difference of two cumulative sums is exact where a step is impossible.
+    steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(min=NEVER)
     sums = np.pad(steps.cumsum(1), ((0, 0), (1, 0)))
     within = np.exp(sums[sentence, last] - sums[sentence, first])
     ends = np.ones(len(spans))
@@ -158,9 +156,7 @@ def span_posteriors(
 
 
 class _Moves:
-    """A step along the chain: of logarithms `(batch, tags)` those of the sums, over tags, of what leads from
-    them.
-    """
+    """A step along the chain: logarithms `(batch, tags)` -> `log(sum_i exp(logs[:, i] + moves[i, j]))`."""
 
     def __init__(self, moves: Array) -> None:
         self.moves = moves
@@ -180,5 +176,5 @@ class _Moves:
 
 
 def _by_word(emissions: Array) -> Array:
-    """`(words, batch, tags)`, with each word's best as 0, so that sums stay small."""
+    """`(words, batch, tags)`, less each word's best score: sums stay small, and posteriors are as before."""
     return np.ascontiguousarray((emissions - emissions.max(2, keepdims=True)).swapaxes(0, 1))
