@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertkit.data.layout import layout_of
 from bertkit.data.python_inputs import data_section
@@ -30,7 +30,7 @@ MULTILINGUAL = "jhu-clsp/mmBERT-small"  # docs/languages.md
 LETTERS = 0.998  # the share of a to z in English
 SIZES = (64, 128, 256, 512)  # tokens
 TOKENS = 1.5  # of a word
-CONTEXT = 171  # words of a window that a question and a part of its context need
+CONTEXT = 256  # tokens that a question and a part of its context need
 LARGEST_RATE = 5e-5  # of other encoders than MiniLM
 FEW = 64  # rows per label: docs/few-shot.md
 SHIPPED = {  # task -> the recipe whose settings are for few rows, and for many
@@ -39,7 +39,6 @@ SHIPPED = {  # task -> the recipe whose settings are for few rows, and for many
     "question-answering": ("qa-quickstart", "squad-minilm"),
     "sentence-similarity": ("similarity-quickstart", "stsb-cosine-minilm"),
     "retrieval": ("retrieval-quickstart", "scifact-minilm"),
-    "text-ranking": ("rerank-quickstart", "stsb-cross-minilm"),
 }
 NUMBERS = ("learning_rate", "num_train_epochs", "per_device_train_batch_size")
 HELD_OUT = {"validation": 0.1}  # split -> share of train, where the source has no such split
@@ -53,16 +52,6 @@ ABOUT = {  # key -> its comment
     "missing_labels": "rows without a label are left out",
     "validation": "the share of rows that is held out, to choose the best checkpoint",
 }
-
-
-class Look(NamedTuple):
-    """What a source holds. table: of its first rows. layout: keys of `data:` that it needs. splits: its
-    own.
-    """
-
-    table: dict[str, Column]
-    layout: Json
-    splits: Collection[str]
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,7 @@ class FirstRecipe:
             for key, value in section.items():
                 moves = key in ("source", "name") and Path(value).exists() and not Path(value).is_absolute()
                 kept = f"./{Path(os.path.relpath(value, file.parent)).as_posix()}" if moves else value
-                lines.append(f"  {_line(key, kept, comments[key])}")
+                lines.append(f"  {_line(key, kept, comments.get(key, 'as you said'))}")
         return "\n".join(lines) + "\n"
 
 
@@ -114,7 +103,7 @@ def init(
 
     >>> first = bertkit.init("rows.jsonl")
     >>> first.why[:3]
-    ['text-classification', 'text: text, median 3 words', 'label: label, 2 values']
+    ['task: text-classification', 'text: text, median 3 words', 'label: label, 2 values']
     """
     given, rows = data_section(data)
     stated = parse_layout(layout).model_dump(exclude_unset=True, exclude={"source"})
@@ -123,42 +112,39 @@ def init(
     source = Path(str(spec.source))
     if spec.source != MEMORY and not source.exists():
         raise UserError(source, "no such file or folder", "A data set of the Hub needs a recipe by hand.")
-    seen = _look(spec, source)
-    named = [text] if isinstance(text, str) else text
-    chosen = guess(seen.table, named, label, task)
+    table, needs = _look(spec, source)
+    chosen = guess(table, [text] if isinstance(text, str) else text, label, task)
     target = chosen.target
-    rows_seen = counted(len(target.cells), "row")
+    seen = counted(len(target.cells), "row")
     if len(target.cells) == MOST_ROWS:
-        rows_seen = f"the first {rows_seen}"
-    inputs = [seen.table[name] for name in chosen.columns.values() if name != target.name]
-    sections, comments = _settings(chosen, inputs, model)
-    section |= {**seen.layout, "columns": chosen.columns}
+        seen = f"the first {seen}"
+    section |= {"columns": chosen.columns, **needs}
     if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
         section["missing_labels"] = "ignore"
-    section |= {split: part for split, part in HELD_OUT.items() if split not in seen.splits}
-    why = [*chosen.why, rows_seen, *(f"{key}: {json_line(value)}" for key, value in seen.layout.items())]
-    order = {"task": sections["task"], "model": sections["model"], "data": section}
-    return FirstRecipe({**order, **sections}, {**comments, "source": rows_seen}, why)
+    inputs = [table[name] for name in chosen.columns.values() if name != target.name]
+    sections, comments = _settings(chosen, inputs, model)
+    why = [*chosen.why, seen, *(f"{key}: {json_line(value)}" for key, value in needs.items())]
+    return FirstRecipe({**sections, "data": section}, {**comments, "source": seen}, why)
 
 
-def _look(spec: DataSpec, source: Path) -> Look:
-    """Raises DataError on a source that cannot be read."""
-    layout = Json()
-    table = False
+def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
+    """The first rows of a source as columns, and the keys of `data:` that it needs. Raises DataError."""
+    needs = Json()
+    headed = False
     if spec.source != MEMORY and not (source / "qrels").is_dir():
         file = files_at(source, spec)["train"][0]
-        layout = layout_of(file, spec)
-        table = reader_of(file, spec).name in ("csv", "tsv", "xlsx") and spec.header is True
-    spec = spec.model_copy(update=layout)
-    parts = open_source(spec, None, ())
+        needs = layout_of(file, spec)
+        headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx") and spec.header is True
+    parts = open_source(spec.model_copy(update=needs), None, ())
     rows = [row for _, row in islice(parts["train"][0].rows, MOST_ROWS)]
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: Column(name, [row.get(name) for row in rows]) for name in names}
-    if table and any(column.is_class and column.cells.count(name) > 1 for name, column in columns.items()):
+    table = {name: Column(name, [row.get(name) for row in rows]) for name in names}
+    if headed and any(column.is_class and column.cells.count(name) > 1 for name, column in table.items()):
         header = {"header": [f"column{number}" for number in range(1, len(names) + 1)]}
-        again = _look(spec.model_copy(update=header), source)
-        return again._replace(layout=layout | header)
-    return Look(columns, layout, parts)
+        again, _ = _look(spec.model_copy(update=needs | header), source)
+        needs |= header
+        table = again
+    return table, needs | {split: share for split, share in HELD_OUT.items() if split not in parts}
 
 
 def _settings(
@@ -167,42 +153,45 @@ def _settings(
     """The sections `task`, `model` and `training`, and comments on them."""
     task = dict(chosen.task)
     name = task["name"]
-    target = chosen.target
-    texts = (cell for column in inputs for cell in column.values if isinstance(cell, str))
+    texts = (str(cell) for column in inputs for cell in column.values)
     english = share(texts, "A-Za-z") >= LETTERS
     encoder = model or (ENGLISH if english else MULTILINGUAL)
-    lengths = sorted(sum(map(length, row)) for row in zip(*(column.cells for column in inputs), strict=True))
+    rows = zip(*(column.cells for column in inputs), strict=True)
+    lengths = sorted(sum(map(length, row)) for row in rows)
     most = lengths[int(0.95 * (len(lengths) - 1))]
-    needed = TOKENS * max(most, CONTEXT if name == "question-answering" else 0)
-    size = next((size for size in SIZES if size >= needed), SIZES[-1])
+    size = next((size for size in SIZES if size >= TOKENS * most), SIZES[-1])
     config = Path(encoder, "config.json")
+    if name == "question-answering":
+        size = max(size, CONTEXT)
     if config.is_file():
         size = min(size, read_json(config).get("max_position_embeddings", size))
-    which = "multilingual: the texts are not English" if not english else "small, for English texts"
     comments = {
-        "task": "of the columns below",
-        "name": "as you said" if model else which,
+        "task": "by the columns below",
+        "name": "small, for English" if english else "small, for 1,833 languages: not all is English",
         "max_length": f"tokens; 95 % of the rows have at most {counted(most, 'word')}",
     }
+    if model:
+        comments["name"] = "as you said"
     if name == "question-answering":
         task["stride"] = 3 * size // 8
     if name == "token-classification" and "scheme" not in task:
         task["head"] = "crf"
     sections = {"task": task, "model": {"name": encoder, "max_length": size}}
-    few = len(target.cells) < MOST_ROWS
-    labels = target.labels if {"label", "labels"} & chosen.columns.keys() else []
-    if name == "text-classification" and few and len(labels) < FEW * len({*labels}):
+    few = len(chosen.target.cells) < MOST_ROWS
+    labels = chosen.target.labels
+    classes = name == "text-classification" and "score" not in chosen.columns
+    if classes and few and len(labels) < FEW * len({*labels}):
         task["method"] = "contrastive"
-        comments["task"] = f"contrastive, as under {FEW} rows per label: docs/few-shot.md"
+        comments["task"] = f"contrastive: under {FEW} rows per label, see docs/few-shot.md"
         return sections, comments
     shipped = SHIPPED[name][0 if few else 1]
-    settings = parse(shipped_recipes()[shipped].read_bytes()).data["training"]
-    training = {key: settings[key] for key in NUMBERS}
+    training = parse(shipped_recipes()[shipped].read_bytes()).data["training"]
+    numbers = {key: training[key] for key in NUMBERS}
     comments["training"] = f"those of the recipe {shipped}"
-    if encoder != ENGLISH:
-        training["learning_rate"] = min(training["learning_rate"], LARGEST_RATE)
-        comments["training"] += f", at most {LARGEST_RATE} for other encoders"
-    return {**sections, "training": training}, comments
+    if encoder != ENGLISH and numbers["learning_rate"] > LARGEST_RATE:
+        numbers["learning_rate"] = LARGEST_RATE
+        comments["training"] += ", with a lower learning rate"
+    return {**sections, "training": numbers}, comments
 
 
 def _line(key: str, value: Any, comment: str) -> str:
