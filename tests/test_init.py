@@ -187,7 +187,7 @@ def test_what_is_ambiguous_is_asked(tmp_path, capsys, monkeypatch):
     assert "no column looks like the label:\n    mood: same\n" in refused(capsys, "init", "one.csv")
     assert "--text NAME; twice for a pair" in refused(capsys, "init", "both.csv")
     assert "no columns of retrieval" in refused(capsys, "init", "two.csv", "--task", "retrieval")
-    assert "no such file" in refused(capsys, "init", "three.csv")
+    assert "no file or folder" in refused(capsys, "init", "three.csv")
     assert not [*Path().glob("*.yaml")]
     pair = ("init", "both.csv", "--text", "right", "--text", "left", "--output", "my.yaml")
     told = refused(capsys, *pair)

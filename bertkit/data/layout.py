@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from bertkit.data.arrow import PARQUET
 from bertkit.data.decoding import MARKS, likely_encodings
@@ -16,43 +15,37 @@ from bertkit.data.excel import XLSX
 from bertkit.data.reader import opened
 from bertkit.data.readers import reader_of
 from bertkit.sections import DataSpec
-from bertkit.text import Json
 
 BEGINNING = 4_000_000  # bytes
 RECORDS = 100  # whose fields are counted
 
 
-def layout_of(path: Path, spec: DataSpec) -> Json:
+def layout_of(path: Path, spec: DataSpec) -> dict[str, str]:
     """The keys of `data:` that a file needs and the spec leaves out: `encoding`, `delimiter`. Raises
     DataError.
     """
-    layout = Json()
     reader = reader_of(path, spec)
     if reader in (XLSX, PARQUET):
-        return layout
+        return {}
     with opened(path) as stream:
         content = stream.read(BEGINNING)
     if len(content) == BEGINNING:
         content = content[: content.rfind(b"\n") + 1]
     marked = [encoding for mark, encoding in MARKS.items() if content.startswith(mark)]
     encoding = [*marked, *likely_encodings(content), "cp1252"][0]
-    if encoding != "utf-8":
-        layout["encoding"] = encoding
+    needs = {} if encoding == "utf-8" else {"encoding": encoding}
     if reader in (CSV, TSV):
         lines = content.decode(encoding, "ignore").splitlines(keepends=True)
         usual = "," if reader is CSV else "\t"
-        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if reader is CSV else csv.QUOTE_NONE
-        delimiter = max(usual + DELIMITERS, key=lambda mark: _regularity(lines, mark, quoting))
-        if delimiter != usual:
-            layout["delimiter"] = delimiter
-    return {key: value for key, value in layout.items() if key not in spec.model_fields_set}
+        delimiter = max(usual + DELIMITERS, key=lambda mark: _regularity(lines, mark))
+        needs |= {} if delimiter == usual else {"delimiter": delimiter}
+    return {key: value for key, value in needs.items() if key not in spec.model_fields_set}
 
 
-def _regularity(lines: Sequence[str], delimiter: str, quoting: Literal[0, 3]) -> tuple[float, int]:
+def _regularity(lines: Sequence[str], delimiter: str) -> tuple[float, int]:
     """The share of records with as many fields as the first, and how many those are; 0 where it has one."""
     with suppress(csv.Error):
-        records = csv.reader(lines, delimiter=delimiter, quoting=quoting)
-        widths = [len(fields) for fields in islice(records, RECORDS) if fields]
+        widths = [len(fields) for fields in islice(csv.reader(lines, delimiter=delimiter), RECORDS) if fields]
         if widths and widths[0] > 1:
             return widths.count(widths[0]) / len(widths), widths[0]
     return 0, 0

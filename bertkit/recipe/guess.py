@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +12,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from bertkit.data.scripts import mostly_unspaced
-from bertkit.data.tagging import without_prefixes
 from bertkit.data.values import is_blank
 from bertkit.data.word_spans import read_spans
 from bertkit.errors import UserError
-from bertkit.text import Json, beginning, counted
+from bertkit.text import beginning, counted
 
 NAMES = {  # what is chosen -> usual names; the first is the canonical one, which wins
     "text": "text body sentence review message comment content description tweet utterance question".split(),
@@ -33,7 +32,7 @@ ROLES = {  # task -> canonical column -> usual names; the last is the target
     "sentence-similarity": {"anchor": "anchor query question", "positive": "positive document passage"},
 }
 NO_TEXTS = ("tokens", "tags", "grade")
-SCORES = ("score", "similarity", "relatedness")  # of pairs: also with few values
+SCORES = ("similarity", "relatedness")  # also with few values
 NEXT = {"1": "2", "a": "b"}  # last characters of names such as text1 and text2, text_a and text_b
 MOST_LABELS = 200
 MOST_NUMBERS = 10  # whole ones that are classes, in a column of another name
@@ -44,7 +43,7 @@ _DATE = re.compile(r"(\d{4}-\d\d?-\d\d?|\d\d?[./]\d\d?[./]\d{2,4}).*")
 _NO_LABEL = re.compile(r"(.*[\W_])?(id|idx|index|date|time|timestamp|year|url)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Column:
     """A column of the table: its cells, None where one is missing."""
 
@@ -69,8 +68,8 @@ class Column:
             if any(map(read_spans, self.values)):
                 return "spans"
         if self.matches(_NUMBER):
-            few = self.matches(_WHOLE) and len({*self.values}) <= self.most
-            return "label" if few else "score"
+            classes = self.matches(_WHOLE) and len({*self.values}) <= self.most
+            return "label" if classes and self.name.casefold() not in SCORES else "score"
         several = any(isinstance(value, list) or "|" in str(value) for value in self.values)
         return "labels" if several else "label"
 
@@ -126,14 +125,24 @@ Table = Mapping[str, Column]
 
 
 class Guess(NamedTuple):
-    """task: its section. columns: canonical column -> column of the table. target: the column that is
-    learned. why: in words.
-    """
+    """What a table is for. columns: canonical column -> column; the last is the target."""
 
-    task: Json
-    columns: dict[str, str]
-    target: Column
-    why: list[str]
+    task: str
+    columns: dict[str, Column]
+
+    @property
+    def target(self) -> Column:
+        """The column that is learned."""
+        return [*self.columns.values()][-1]
+
+    def lines(self) -> Iterator[str]:
+        """What was guessed and why, for people."""
+        yield f"task: {self.task}"
+        for canonical, column in self.columns.items():
+            what = f"{canonical}: {beginning(column.name, 60)}"
+            if canonical in ("label", "labels"):
+                what += f", {counted(len({*column.labels}), 'value')}"
+            yield f"{what}, median {column.words:g} words" if column.is_text else what
 
 
 def length(value: Any) -> int:
@@ -152,78 +161,53 @@ def guess(table: Table, texts: Sequence[str], label: str | None, task: str | Non
         if name not in table:
             raise _unclear(f"no column {beginning(name, 60)}", table.values(), "text")
     for name, roles in ROLES.items():
-        if task in (None, name) and (not texts or name == task != "sentence-similarity"):
-            columns = _by_roles(table, roles, texts, label)
-            if columns:
-                return _described(name, columns, table)
-    texts = texts or _pair(table, label)
-    if not texts:
-        others = [column for name, column in table.items() if name != label]
-        texts = [_choose(others, "text").name]
-    others = [column for name, column in table.items() if name not in texts]
-    target = table[label] if label else _choose(others, "label")
-    holds = target.holds
-    possible = ["token-classification" if holds == "spans" else "text-classification"]
-    columns = {"text": texts[0]}
+        usable = task in (None, name) and (not texts or name == task != "sentence-similarity")
+        columns = _by_roles(table, roles, texts, label) if usable else {}
+        if columns:
+            return Guess(name, columns)
+    texts = texts or _pair(table, label) or [_choose(table, [label], "text").name]
+    target = table[label] if label else _choose(table, texts, "label")
+    possible = ["token-classification" if target.holds == "spans" else "text-classification"]
+    names = ["text"]
     if len(texts) > 1:
-        columns = {"text_a": texts[0], "text_b": texts[1]}
-        if target.name.casefold() in SCORES and target.matches(_NUMBER):
-            holds = "score"
-        possible.insert(0 if holds == "score" else 1, "sentence-similarity")
+        names = ["text_a", "text_b"]
+        possible.insert(0 if target.holds == "score" else 1, "sentence-similarity")
     if task not in (None, *possible):
-        raise _unclear(f"no columns of {task}; {possible[0]} has its own in", table.values(), "task")
-    return _described(task or possible[0], {**columns, holds: target.name}, table)
-
-
-def _described(task: str, columns: dict[str, str], table: Table) -> Guess:
-    target = table[[*columns.values()][-1]]
-    section = {"name": task}
-    if task == "text-classification" and "score" in columns:
-        section["kind"] = "regression"
-    if "tags" in columns:
-        tags = {*target.labels}
-        if without_prefixes(tags):
-            section |= {"data_scheme": "IO"} if "O" in tags else {"scheme": "none"}
-    why = [f"task: {task}"]
-    for canonical, name in columns.items():
-        column = table[name]
-        what = f"{canonical}: {beginning(name, 60)}"
-        if canonical in ("label", "labels"):
-            what += f", {counted(len({*target.labels}), 'value')}"
-        why.append(f"{what}, median {column.words:g} words" if column.is_text else what)
-    return Guess(section, columns, target, why)
+        raise _unclear(f"no columns of {task}, but of {possible[0]}", table.values(), "task")
+    inputs = (table[name] for name in texts)
+    return Guess(task or possible[0], {**dict(zip(names, inputs, strict=True)), target.holds: target})
 
 
 def _by_roles(
     table: Table, roles: Mapping[str, str], texts: Sequence[str], label: str | None
-) -> dict[str, str]:
-    """The columns of a task, by their names; empty where one of them is not there, or has other values."""
+) -> dict[str, Column]:
+    """The columns of a task, by their names; none where one is not there, or has other values."""
     by_name = {name.casefold(): name for name in table}
-    columns = dict[str, str]()
-    *inputs, target = roles
-    named = {**dict(zip(inputs, texts, strict=False)), **({target: label} if label else {})}
+    columns = dict[str, Column]()
+    stated = {**dict(zip(roles, texts, strict=False)), **({[*roles][-1]: label} if label else {})}
     for canonical, usual in roles.items():
         names = [by_name[name] for name in usual.split() if name in by_name]
-        name = named.get(canonical) or next(iter(names), "")
-        if name not in table or name in columns.values() or (canonical in NO_TEXTS and table[name].words):
+        column = table.get(stated.get(canonical) or [*names, ""][0])
+        if not column or column in columns.values() or (canonical in NO_TEXTS and column.words):
             return {}
-        columns[canonical] = name
+        columns[canonical] = column
     return columns
 
 
 def _pair(table: Table, label: str | None) -> Sequence[str]:
     """The names of two columns of texts that go together."""
-    by_name = {name.casefold(): name for name, column in table.items() if column.words >= 2 and name != label}
-    numbered = [(name, name[:-1] + NEXT[name[-1]]) for name in by_name if name[-1:] in NEXT]
-    for first, second in (("premise", "hypothesis"), *numbered):
-        if first in by_name and second in by_name:
-            return by_name[first], by_name[second]
+    texts = {name.casefold(): name for name, column in table.items() if column.words >= 2 and name != label}
+    for name in texts:
+        other = "hypothesis" if name == "premise" else name[:-1] + NEXT.get(name[-1:], " ")
+        if other in texts:
+            return texts[name], texts[other]
     return ()
 
 
-def _choose(table: Sequence[Column], option: str) -> Column:
+def _choose(table: Table, taken: Sequence[str | None], option: str) -> Column:
     """The text, or the label: by its values, its name, or its length. Raises UserError."""
-    candidates = [column for column in table if (column.is_text if option == "text" else column.is_label)]
+    others = [column for name, column in table.items() if name not in taken]
+    candidates = [column for column in others if (column.is_text if option == "text" else column.is_label)]
     candidates.sort(key=lambda column: -column.words)
     canonical = [column for column in candidates if column.name.casefold() == option]
     usual = [column for column in candidates if column.is_usual(option)]
@@ -234,7 +218,7 @@ def _choose(table: Sequence[Column], option: str) -> Column:
     if option == "text" and candidates and candidates[0].words >= LONGER * candidates[1].words:
         return candidates[0]
     what = "several columns could be" if candidates else "no column looks like"
-    raise _unclear(f"{what} the {option}", candidates or table, option)
+    raise _unclear(f"{what} the {option}", candidates or others, option)
 
 
 def _unclear(what: str, columns: Iterable[Column], option: str) -> UserError:

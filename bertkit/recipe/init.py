@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from bertkit.data.python_rows import store_rows
 from bertkit.data.readers import reader_of
 from bertkit.data.scripts import share
 from bertkit.data.sources import files_at, open_source
+from bertkit.data.tagging import without_prefixes
 from bertkit.errors import UserError
 from bertkit.files import read_json
 from bertkit.recipe import shipped_recipes
@@ -118,12 +119,11 @@ def init(
     seen = counted(len(target.cells), "row")
     if len(target.cells) == MOST_ROWS:
         seen = f"the first {seen}"
-    section |= {"columns": chosen.columns, **needs}
+    section |= {"columns": {canonical: column.name for canonical, column in chosen.columns.items()}, **needs}
     if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
         section["missing_labels"] = "ignore"
-    inputs = [table[name] for name in chosen.columns.values() if name != target.name]
-    sections, comments = _settings(chosen, inputs, model)
-    why = [*chosen.why, seen, *(f"{key}: {json_line(value)}" for key, value in needs.items())]
+    sections, comments = _settings(chosen, model)
+    why = [*chosen.lines(), seen, *(f"{key}: {json_line(value)}" for key, value in needs.items())]
     return FirstRecipe({**sections, "data": section}, {**comments, "source": seen}, why)
 
 
@@ -133,38 +133,33 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
     headed = False
     if spec.source != MEMORY and not (source / "qrels").is_dir():
         file = files_at(source, spec)["train"][0]
-        needs = layout_of(file, spec)
+        needs |= layout_of(file, spec)
         headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx") and spec.header is True
     parts = open_source(spec.model_copy(update=needs), None, ())
     rows = [row for _, row in islice(parts["train"][0].rows, MOST_ROWS)]
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(chain.from_iterable(rows))
     table = {name: Column(name, [row.get(name) for row in rows]) for name in names}
-    if headed and any(column.is_class and column.cells.count(name) > 1 for name, column in table.items()):
-        header = {"header": [f"column{number}" for number in range(1, len(names) + 1)]}
-        again, _ = _look(spec.model_copy(update=needs | header), source)
-        needs |= header
-        table = again
+    if headed and any(column.is_class and column.cells.count(column.name) > 1 for column in table.values()):
+        needs["header"] = [f"column{number}" for number in range(1, len(names) + 1)]
+        pairs = zip(needs["header"], table.values(), strict=True)
+        table = {name: Column(name, [column.name, *column.cells]) for name, column in pairs}
     return table, needs | {split: share for split, share in HELD_OUT.items() if split not in parts}
 
 
-def _settings(
-    chosen: Guess, inputs: Sequence[Column], model: str | None
-) -> tuple[dict[str, Json], dict[str, str]]:
+def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[str, str]]:
     """The sections `task`, `model` and `training`, and comments on them."""
-    task = dict(chosen.task)
-    name = task["name"]
-    texts = (str(cell) for column in inputs for cell in column.values)
-    english = share(texts, "A-Za-z") >= LETTERS
+    *inputs, target = chosen.columns.values()
+    english = share((str(cell) for column in inputs for cell in column.values), "A-Za-z") >= LETTERS
     encoder = model or (ENGLISH if english else MULTILINGUAL)
-    rows = zip(*(column.cells for column in inputs), strict=True)
-    lengths = sorted(sum(map(length, row)) for row in rows)
+    cells = [column.cells for column in inputs]
+    lengths = sorted(sum(map(length, row)) for row in zip(*cells, strict=True))
     most = lengths[int(0.95 * (len(lengths) - 1))]
-    size = next((size for size in SIZES if size >= TOKENS * most), SIZES[-1])
+    needed = max(TOKENS * most, CONTEXT if "context" in chosen.columns else 0)
+    size = next((size for size in SIZES if size >= needed), SIZES[-1])
     config = Path(encoder, "config.json")
-    if name == "question-answering":
-        size = max(size, CONTEXT)
     if config.is_file():
         size = min(size, read_json(config).get("max_position_embeddings", size))
+    task: Json = {"name": chosen.task}
     comments = {
         "task": "by the columns below",
         "name": "small, for English" if english else "small, for 1,833 languages: not all is English",
@@ -172,22 +167,23 @@ def _settings(
     }
     if model:
         comments["name"] = "as you said"
-    if name == "question-answering":
+    if "context" in chosen.columns:
         task["stride"] = 3 * size // 8
-    if name == "token-classification" and "scheme" not in task:
+    if "tags" in chosen.columns and without_prefixes(target.labels):
+        task |= {"data_scheme": "IO"} if "O" in target.labels else {"scheme": "none"}
+    elif chosen.task == "token-classification":
         task["head"] = "crf"
     sections = {"task": task, "model": {"name": encoder, "max_length": size}}
-    few = len(chosen.target.cells) < MOST_ROWS
-    labels = chosen.target.labels
-    classes = name == "text-classification" and "score" not in chosen.columns
-    if classes and few and len(labels) < FEW * len({*labels}):
+    few = len(target.cells) < MOST_ROWS
+    classes = chosen.task == "text-classification" and "score" not in chosen.columns
+    if few and classes and len(target.labels) < FEW * len({*target.labels}):
         task["method"] = "contrastive"
         comments["task"] = f"contrastive: under {FEW} rows per label, see docs/few-shot.md"
         return sections, comments
-    shipped = SHIPPED[name][0 if few else 1]
+    shipped = SHIPPED[chosen.task][0 if few else 1]
     training = parse(shipped_recipes()[shipped].read_bytes()).data["training"]
     numbers = {key: training[key] for key in NUMBERS}
-    comments["training"] = f"those of the recipe {shipped}"
+    comments["training"] = f"as in the recipe {shipped}"
     if encoder != ENGLISH and numbers["learning_rate"] > LARGEST_RATE:
         numbers["learning_rate"] = LARGEST_RATE
         comments["training"] += ", with a lower learning rate"
