@@ -79,6 +79,11 @@ FILES = {  # file -> its text, the task and its columns
         CLASSIFICATION,
         {"text": "column2", "label": "column1"},
     ),
+    "twice.csv": (
+        table([], "the cat {n} sat", "the cat {n} sat", "{f}"),
+        "sentence-similarity",
+        {"text_a": "column1", "text_b": "column2", "score": "column3"},
+    ),
     "tabs.tsv": (
         table(["text", "stars"], "the cat {n} sat", "{side}", delimiter="\t"),
         CLASSIFICATION,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -15,14 +15,15 @@ from bertkit.data.excel import XLSX
 from bertkit.data.reader import opened
 from bertkit.data.readers import reader_of
 from bertkit.sections import DataSpec
+from bertkit.text import Json
 
 BEGINNING = 4_000_000  # bytes
 RECORDS = 100  # whose fields are counted
 
 
-def layout_of(path: Path, spec: DataSpec) -> dict[str, str]:
-    """The keys of `data:` that a file needs and the spec leaves out: `encoding`, `delimiter`. Raises
-    DataError.
+def layout_of(path: Path, spec: DataSpec) -> Json:
+    """The keys of `data:` that a file needs and the spec leaves out: `encoding`, `delimiter`, and `header` if
+    its first row has a value twice. Raises DataError.
     """
     reader = reader_of(path, spec)
     if reader in (XLSX, PARQUET):
@@ -33,13 +34,20 @@ def layout_of(path: Path, spec: DataSpec) -> dict[str, str]:
         content = content[: content.rfind(b"\n") + 1]
     marked = [encoding for mark, encoding in MARKS.items() if content.startswith(mark)]
     encoding = [*marked, *likely_encodings(content), "cp1252"][0]
-    needs = {} if encoding == "utf-8" else {"encoding": encoding}
+    needs: Json = {} if encoding == "utf-8" else {"encoding": encoding}
     if reader in (CSV, TSV):
         lines = content.decode(encoding, "ignore").splitlines(keepends=True)
         usual = "," if reader is CSV else "\t"
         delimiter = max(usual + DELIMITERS, key=lambda mark: _regularity(lines, mark))
         needs |= {} if delimiter == usual else {"delimiter": delimiter}
+        first = next(csv.reader(lines, delimiter=spec.delimiter or delimiter), [])
+        needs |= {"header": names_of(first)} if len({*first}) < len(first) else {}
     return {key: value for key, value in needs.items() if key not in spec.model_fields_set}
+
+
+def names_of(columns: Collection[str]) -> list[str]:
+    """Names for the columns of a file that has none."""
+    return [f"column{number}" for number in range(1, len(columns) + 1)]
 
 
 def _regularity(lines: Sequence[str], delimiter: str) -> tuple[float, int]:

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.layout import layout_of
+from bertkit.data.layout import layout_of, names_of
 from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import store_rows
 from bertkit.data.readers import reader_of
@@ -134,13 +134,14 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
     if spec.source != MEMORY and not (source / "qrels").is_dir():
         file = files_at(source, spec)["train"][0]
         needs |= layout_of(file, spec)
-        headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx") and spec.header is True
+        described = {**needs, **spec.model_dump(exclude_unset=True)}
+        headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx") and "header" not in described
     parts = open_source(spec.model_copy(update=needs), None, ())
     rows = [row for _, row in islice(parts["train"][0].rows, MOST_ROWS)]
     names = dict.fromkeys(chain.from_iterable(rows))
     table = {name: Column(name, [row.get(name) for row in rows]) for name in names}
     if headed and any(column.is_class and column.cells.count(column.name) > 1 for column in table.values()):
-        needs["header"] = [f"column{number}" for number in range(1, len(names) + 1)]
+        needs["header"] = names_of(names)
         pairs = zip(needs["header"], table.values(), strict=True)
         table = {name: Column(name, [column.name, *column.cells]) for name, column in pairs}
     return table, needs | {split: share for split, share in HELD_OUT.items() if split not in parts}
