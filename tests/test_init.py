@@ -171,6 +171,7 @@ def test_rows_of_python_and_folders(tmp_path, tiny_encoder):
     frame = pd.DataFrame({"text": [f"the cat {n} sat" for n in range(40)], "mood": ["good", "bad"] * 20})
     first = bertkit.init(frame, model=str(tiny_encoder))
     assert bertkit.check(first.recipe).jobs.only.task.describe()
+    assert bertkit.init({"train": frame, "validation": 0.25}).sections["data"]["validation"] == 0.25
     for split in ("train", "dev"):
         small.write_rows(tmp_path / f"{split}.csv", table(["text", "mood"], "the cat {n} sat", "{side}"))
     assert "validation" not in bertkit.init(tmp_path).sections["data"]
@@ -191,6 +192,7 @@ def test_what_is_ambiguous_is_asked(tmp_path, capsys, monkeypatch):
     assert "topic: good\\x1b, bad\\x1b\n" in told
     assert "no column looks like the label:\n    mood: same\n" in refused(capsys, "init", "one.csv")
     assert "--text NAME; twice for a pair" in refused(capsys, "init", "both.csv")
+    assert "more than two" in refused(capsys, "init", "both.csv", *["--text", "left"] * 3)
     assert "no columns of retrieval" in refused(capsys, "init", "two.csv", "--task", "retrieval")
     assert "no file or folder" in refused(capsys, "init", "three.csv")
     assert not [*Path().glob("*.yaml")]

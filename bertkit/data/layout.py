@@ -8,10 +8,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from bertkit.data.arrow import PARQUET
 from bertkit.data.decoding import MARKS, likely_encodings
-from bertkit.data.delimited import CSV, DELIMITERS, TSV
-from bertkit.data.excel import XLSX
+from bertkit.data.delimited import DELIMITERS
 from bertkit.data.reader import opened
 from bertkit.data.readers import reader_of
 from bertkit.sections import DataSpec
@@ -25,24 +23,23 @@ def layout_of(path: Path, spec: DataSpec) -> Json:
     """The keys of `data:` that a file needs and the spec leaves out: `encoding`, `delimiter`, and `header` if
     its first row has a value twice. Raises DataError.
     """
-    reader = reader_of(path, spec)
-    if reader in (XLSX, PARQUET):
+    reader = reader_of(path, spec).name
+    if reader in ("xlsx", "parquet"):
         return {}
     with opened(path) as stream:
-        content = stream.read(BEGINNING)
-    if len(content) == BEGINNING:
-        content = content[: content.rfind(b"\n") + 1]
+        content = b"".join(stream.readlines(BEGINNING))
     marked = [encoding for mark, encoding in MARKS.items() if content.startswith(mark)]
     encoding = [*marked, *likely_encodings(content), "cp1252"][0]
-    needs: Json = {} if encoding == "utf-8" else {"encoding": encoding}
-    if reader in (CSV, TSV):
+    layout: Json = {"encoding": encoding}
+    usual = {"csv": ",", "tsv": "\t"}.get(reader, "")
+    if usual:
         lines = content.decode(encoding, "ignore").splitlines(keepends=True)
-        usual = "," if reader is CSV else "\t"
         delimiter = max(usual + DELIMITERS, key=lambda mark: _regularity(lines, mark))
-        needs |= {} if delimiter == usual else {"delimiter": delimiter}
+        layout["delimiter"] = delimiter
         first = next(csv.reader(lines, delimiter=spec.delimiter or delimiter), [])
-        needs |= {"header": names_of(first)} if len({*first}) < len(first) else {}
-    return {key: value for key, value in needs.items() if key not in spec.model_fields_set}
+        layout |= {"header": names_of(first)} if len({*first}) < len(first) else {}
+    needed = layout.keys() - spec.model_fields_set
+    return {key: value for key, value in layout.items() if key in needed and value not in ("utf-8", usual)}
 
 
 def names_of(columns: Collection[str]) -> list[str]:

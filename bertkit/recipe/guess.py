@@ -87,7 +87,7 @@ class Column:
     @property
     def is_text(self) -> bool:
         """Whether these are texts: mostly different, of a few words."""
-        fewest = 1 if self.is_usual("text") else 3
+        fewest = 1 if self.name.casefold() in NAMES["text"] else 3
         return self.words >= fewest and 2 * len({*self.values}) >= len(self.values)
 
     @property
@@ -102,14 +102,10 @@ class Column:
             return True
         if _NO_LABEL.fullmatch(self.name) or self.matches(_DATE):
             return False
-        number = self.matches(_WHOLE) and not self.is_usual("label")
+        number = self.matches(_WHOLE) and self.name.casefold() not in NAMES["label"]
         if self.holds == "score":
             return not number
         return self.is_class and not (number and len({*self.labels}) > MOST_NUMBERS)
-
-    def is_usual(self, option: str) -> bool:
-        """Whether it has a usual name."""
-        return self.name.casefold() in NAMES[option]
 
     def matches(self, pattern: re.Pattern[str]) -> bool:
         """Whether all values match."""
@@ -160,6 +156,8 @@ def guess(table: Table, texts: Sequence[str], label: str | None, task: str | Non
     for name in (*texts, *filter(None, [label])):
         if name not in table:
             raise _unclear(f"no column {beginning(name, 60)}", table.values(), "text")
+    if len(texts) > 2:
+        raise _unclear("more than two columns of texts", table.values(), "text")
     for name, roles in ROLES.items():
         usable = task in (None, name) and (not texts or name == task != "sentence-similarity")
         columns = _by_roles(table, roles, texts, label) if usable else {}
@@ -209,12 +207,14 @@ def _choose(table: Table, taken: Sequence[str | None], option: str) -> Column:
     others = [column for name, column in table.items() if name not in taken]
     candidates = [column for column in others if (column.is_text if option == "text" else column.is_label)]
     candidates.sort(key=lambda column: -column.words)
-    canonical = [column for column in candidates if column.name.casefold() == option]
-    usual = [column for column in candidates if column.is_usual(option)]
-    spans = [column for column in candidates if column.holds == "spans"]
-    for fitting in (candidates, spans, canonical, usual):
-        if len(fitting) == 1:
-            return fitting[0]
+
+    def rank(column: Column) -> tuple[bool, ...]:
+        name = column.name.casefold()
+        return column.holds == "spans", name == option, name in NAMES[option]
+
+    first = [column for column in candidates if rank(column) == max(map(rank, candidates))]
+    if len(first) == 1:
+        return first[0]
     if option == "text" and candidates and candidates[0].words >= LONGER * candidates[1].words:
         return candidates[0]
     what = "several columns could be" if candidates else "no column looks like"

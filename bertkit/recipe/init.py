@@ -106,9 +106,9 @@ def init(
     >>> first.why[:3]
     ['task: text-classification', 'text: text, median 3 words', 'label: label, 2 values']
     """
-    given, rows = data_section(data)
-    stated = parse_layout(layout).model_dump(exclude_unset=True, exclude={"source"})
-    section = {**given, **stated, **(store_rows(rows) if rows else {})}
+    section, rows = data_section(data)
+    section |= parse_layout(layout).model_dump(exclude_unset=True, exclude={"source"})
+    section |= store_rows(rows) if rows else {}
     spec = parse_data_spec(section)
     source = Path(str(spec.source))
     if spec.source != MEMORY and not source.exists():
@@ -119,7 +119,8 @@ def init(
     seen = counted(len(target.cells), "row")
     if len(target.cells) == MOST_ROWS:
         seen = f"the first {seen}"
-    section |= {"columns": {canonical: column.name for canonical, column in chosen.columns.items()}, **needs}
+    columns = {canonical: column.name for canonical, column in chosen.columns.items()}
+    section = {**section, **needs, **section, "columns": columns}
     if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
         section["missing_labels"] = "ignore"
     sections, comments = _settings(chosen, model)
@@ -134,14 +135,15 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
     if spec.source != MEMORY and not (source / "qrels").is_dir():
         file = files_at(source, spec)["train"][0]
         needs |= layout_of(file, spec)
-        described = {**needs, **spec.model_dump(exclude_unset=True)}
-        headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx") and "header" not in described
+        headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx")
+        headed &= "header" not in {*needs, *spec.model_fields_set}
     parts = open_source(spec.model_copy(update=needs), None, ())
     rows = [row for _, row in islice(parts["train"][0].rows, MOST_ROWS)]
-    names = dict.fromkeys(chain.from_iterable(rows))
-    table = {name: Column(name, [row.get(name) for row in rows]) for name in names}
+    table = dict[str, Column]()
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        table[name] = Column(name, [row.get(name) for row in rows])
     if headed and any(column.is_class and column.cells.count(column.name) > 1 for column in table.values()):
-        needs["header"] = names_of(names)
+        needs["header"] = names_of(table)
         pairs = zip(needs["header"], table.values(), strict=True)
         table = {name: Column(name, [column.name, *column.cells]) for name, column in pairs}
     return table, needs | {split: share for split, share in HELD_OUT.items() if split not in parts}
@@ -163,11 +165,10 @@ def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[s
     task: Json = {"name": chosen.task}
     comments = {
         "task": "by the columns below",
-        "name": "small, for English" if english else "small, for 1,833 languages: not all is English",
         "max_length": f"tokens; 95 % of the rows have at most {counted(most, 'word')}",
     }
-    if model:
-        comments["name"] = "as you said"
+    if not model:
+        comments["name"] = "small, for English" if english else "small, for 1,833 languages"
     if "context" in chosen.columns:
         task["stride"] = 3 * size // 8
     if "tags" in chosen.columns and without_prefixes(target.labels):
@@ -185,9 +186,8 @@ def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[s
     training = parse(shipped_recipes()[shipped].read_bytes()).data["training"]
     numbers = {key: training[key] for key in NUMBERS}
     comments["training"] = f"as in the recipe {shipped}"
-    if encoder != ENGLISH and numbers["learning_rate"] > LARGEST_RATE:
-        numbers["learning_rate"] = LARGEST_RATE
-        comments["training"] += ", with a lower learning rate"
+    if encoder != ENGLISH:
+        numbers["learning_rate"] = min(numbers["learning_rate"], LARGEST_RATE)
     return {**sections, "training": numbers}, comments
 
 
