@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from bertkit.data.decoding import MARKS, likely_encodings
@@ -27,29 +28,30 @@ def layout_of(path: Path, spec: DataSpec) -> Json:
         return {}
     with opened(path) as stream:
         content = b"".join(stream.readlines(BEGINNING))
-    marked = [encoding for mark, encoding in MARKS.items() if content.startswith(mark)]
-    encoding = [*marked, *likely_encodings(content), "cp1252"][0]
+    mark = next(filter(content.startswith, MARKS), b"")
+    encoding = MARKS.get(mark) or [*likely_encodings(content), "cp1252"][0]
     layout = Json(encoding=encoding)
     usual = {"csv": ",", "tsv": "\t"}.get(reader, "")
     if usual:
         lines = content.decode(encoding, "ignore").splitlines(keepends=True)[:LINES]
-        delimiter = max(usual + DELIMITERS, key=lambda mark: _regularity(lines, mark))
+        delimiter = max(usual + DELIMITERS, key=partial(_regularity, lines))
         layout["delimiter"] = delimiter
         with suppress(csv.Error, StopIteration):
             first = next(csv.reader(lines, delimiter=spec.delimiter or delimiter))
-            layout |= {"header": names_of(first)} if len({*first}) < len(first) else {}
+            if len({*first}) < len(first):
+                layout["header"] = names_of(first)
     stated = spec.model_fields_set
     return {key: layout[key] for key in layout if key not in stated and layout[key] not in ("utf-8", usual)}
 
 
-def names_of(columns: Collection[str]) -> list[str]:
+def names_of(columns: Iterable[str]) -> list[str]:
     """Names for the columns of a file that has none."""
-    return [f"column{number}" for number in range(1, len(columns) + 1)]
+    return [f"column{number}" for number, _ in enumerate(columns, 1)]
 
 
 def _regularity(lines: Sequence[str], delimiter: str) -> float:
     """The share of records with as many fields as the first; 0 where it has one."""
     with suppress(csv.Error, IndexError):
-        widths = [len(fields) for fields in csv.reader(lines, delimiter=delimiter) if fields]
+        widths = [len(fields) for fields in csv.reader(lines, delimiter=delimiter)]
         return (widths[0] > 1) * widths.count(widths[0]) / len(widths)
     return 0
