@@ -31,7 +31,7 @@ def layout_of(path: Path, spec: DataSpec) -> Json:
     mark = next(filter(content.startswith, MARKS), b"")
     encoding = MARKS.get(mark) or [*likely_encodings(content), "cp1252"][0]
     layout = Json(encoding=encoding)
-    usual = {"csv": ",", "tsv": "\t"}.get(reader, "")
+    usual = {"csv": ",", "tsv": "\t"}.get(reader)
     if usual:
         lines = content.decode(encoding, "ignore").splitlines(keepends=True)[:LINES]
         delimiter = max(usual + DELIMITERS, key=partial(_regularity, lines))

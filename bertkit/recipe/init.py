@@ -117,7 +117,7 @@ def init(
     chosen = guess(table, [text] if isinstance(text, str) else text, label, task)
     target = chosen.target
     seen = counted(len(target.cells), "row")
-    if len(target.cells) == MOST_ROWS:
+    if len(target.cells) >= MOST_ROWS:
         seen = f"the first {seen}"
     columns = {canonical: column.name for canonical, column in chosen.columns.items()}
     section = {**section, **needs, **section, "columns": columns}
