@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bertkit.inference.predict_file import predict as predict
     from bertkit.inference.predictor import Predictor as Predictor, load as load
     from bertkit.models.bert import bert as bert, transformer as transformer
+    from bertkit.recipe.init import init as init
     from bertkit.recipe.recipe import Recipe as Recipe, load_recipe as load_recipe
     from bertkit.report.html import compare as compare
     from bertkit.report.view import Run as Run
@@ -64,6 +65,7 @@ _MODULES = {
     "inference.predict_file": "predict",
     "inference.predictor": "Predictor load",
     "models.bert": "bert transformer",
+    "recipe.init": "init",
     "recipe.recipe": "Recipe load_recipe",
     "report.html": "compare",
     "report.view": "Run",

@@ -41,7 +41,7 @@ def completion(shell: str) -> None:
 
 
 COMMANDS = {
-    "recipes": (recipes.recipes, recipes.show, recipes.copy, recipes.check),
+    "recipes": (recipes.init, recipes.recipes, recipes.show, recipes.copy, recipes.check),
     "train": (recipes.train, recipes.sweep, recipes.tokenizer_train),
     "use": (
         model_commands.predict,

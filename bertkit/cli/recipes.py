@@ -1,4 +1,4 @@
-"""The commands about recipes: recipes, show, copy, check, train, sweep, audit; and tokenizer train."""
+"""The commands about recipes: init, recipes, show, copy, check, train, sweep, audit; and tokenizer train."""
 
 from __future__ import annotations
 
@@ -12,6 +12,34 @@ from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, ROWS, argument, comman
 from bertkit.errors import UserError
 from bertkit.recipe import shipped_recipes
 from bertkit.text import columns, shell_word
+
+
+@command(
+    "write a first recipe for a file: task, columns and settings are guessed",
+    argument("data", "csv, xlsx, jsonl, …, or a folder with train.csv and the like", metavar="FILE"),
+    argument("--text", "the column of texts; twice for a pair", action="append", default=[], metavar="NAME"),
+    argument("--label", "the column that is learned", metavar="NAME"),
+    argument("--task", "the task, such as text-classification"),
+    argument("--model", "an encoder: a Hub id or a folder", metavar="NAME"),
+    path("--output", "the new recipe; default: in this folder, by the file's name", "RECIPE"),
+    LAYOUT,
+    example="bertkit init tickets.csv",
+    page="your-data",
+)
+def init(data: str, rest: list[str], output: Path | None, **options: Any) -> None:
+    from bertkit.data.reader import uncompressed
+    from bertkit.files import write_text
+
+    stem = uncompressed(Path(data).absolute()).stem
+    file = output or Path(f"{stem}.yaml")
+    if file.exists():
+        raise UserError(file, "already exists", "Name another file: --output RECIPE")
+    first = bertkit.init(data, layout=rest, **options)
+    write_text(file, first.text(file))
+    say("\n".join(first.why))
+    say(f"\n{file} is yours. Next:")
+    say(f"bertkit check {shell_word(file)}")
+    say(f"bertkit train {shell_word(file)} --output-dir {shell_word(f'runs/{file.stem}')}")
 
 
 @command("list the shipped recipes: task, encoder, expected score", example="bertkit recipes", page="recipes")

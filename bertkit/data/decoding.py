@@ -30,7 +30,7 @@ _COMMON = {  # from and to which first byte the commonest letters are, such as l
 _QUOTES = "‘’“”–—…€£°§«»¿¡"  # signs of western texts
 _UTF8 = ("utf-8", "utf-8-sig")
 _ESCAPED = re.compile("[\udc80-\udcff]")  # what the error handler `surrogateescape` makes of a byte
-_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: int = MAX_LINE) -> Lines:
@@ -111,7 +111,7 @@ def without_mark(text: str, encoding: str, name: str) -> str:
     """The beginning of a file without its byte order mark; DataError where it is that of another encoding."""
     with suppress(UnicodeError):
         start = text[:4].encode(encoding, "surrogateescape")
-        other = next((theirs for mark, theirs in _MARKS.items() if start.startswith(mark)), "")
+        other = next((theirs for mark, theirs in MARKS.items() if start.startswith(mark)), "")
         if other and not codecs.lookup(encoding).name.startswith((other[:6], "utf-32")):
             raise DataError(name, f"the file is {other.upper()}", setting("encoding", other))
     return text.removeprefix("\ufeff")
@@ -124,30 +124,34 @@ def _advice(line: str, more: str, encoding: str) -> str:
     """
     raw = line.rstrip("\r\n").encode(encoding, "surrogateescape")
     rest = more[: more.rfind("\n") + 1].encode(encoding, "surrogateescape")
-    runs = re.findall(rb"[\x80-\xff]+", raw + rest)
+    at = cast(re.Match[str], _ESCAPED.search(line)).start()
+    readings = dict[str, str]()
+    for other in likely_encodings(raw + b"\n" + rest):
+        start = len(line[:at].encode(encoding, "surrogateescape").decode(other, "ignore"))
+        readings[other] = raw.decode(other)[max(0, start - SHOWN) : start + SHOWN]
+    if not readings:
+        return f"save the file as UTF-8, or name its encoding, e.g. {setting('encoding', 'cp1250')}"
+    shown = ", ".join(f"in {other} it reads {reading!r}" for other, reading in readings.items())
+    which = "one of them" if len(readings) > 1 else "that"
+    return f"{shown}; if {which} is right, {setting('encoding', next(iter(readings)))}"
+
+
+def likely_encodings(content: bytes) -> list[str]:
+    """The encodings in which the bytes are text, the most likely first: UTF-8 alone, or by `_commonness`."""
+    runs = re.findall(rb"[\x80-\xff]+", content)
     letters = b"".join(runs).decode("cp1252", "replace")
     long_runs = sum(map(len, runs)) >= 2 * len(runs)  # not an accent here and there
     western = not long_runs and sum(letter.isalpha() or letter in _QUOTES for letter in letters) >= 0.7 * len(
         letters
     )
     others = () if western else list(_COMMON)[: None if long_runs else -1]
-    at = cast(re.Match[str], _ESCAPED.search(line)).start()
-    readings = dict[str, str]()
     common = dict[str, float]()
     for other in ("utf-8", *others, "cp1252"):
         with suppress(UnicodeError):
-            text = (raw + b"\n" + rest).decode(other)
-            common[other] = _commonness(text, other)
-            start = len(line[:at].encode(encoding, "surrogateescape").decode(other, "ignore"))
-            readings[other] = raw.decode(other)[max(0, start - SHOWN) : start + SHOWN]
+            common[other] = _commonness(content.decode(other), other)
             if other == "utf-8":
                 break
-    if not readings:
-        return f"save the file as UTF-8, or name its encoding, e.g. {setting('encoding', 'cp1250')}"
-    ranked = sorted(readings, key=lambda other: -common[other])
-    shown = ", ".join(f"in {other} it reads {readings[other]!r}" for other in ranked)
-    which = "one of them" if len(readings) > 1 else "that"
-    return f"{shown}; if {which} is right, {setting('encoding', ranked[0])}"
+    return sorted(common, key=lambda other: -common[other])
 
 
 def _commonness(text: str, encoding: str) -> float:

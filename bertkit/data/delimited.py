@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 # What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before
 # it.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
-_DELIMITERS = ";\t|,"  # those that are recognised where another one is set
+DELIMITERS = ";\t|,"  # those that are recognised where another one is set
 # characters of a value, and values of a column, that are remembered
 SHORT = 50
 MAX_VALUES = 1000
@@ -50,7 +50,7 @@ def delimited_rows(
     """
     delimiter = spec.delimiter or delimiter
     number, first = next(lines, (0, ""))
-    other = max(_DELIMITERS, key=lambda delimiter: fields_of(first, delimiter))
+    other = max(DELIMITERS, key=lambda delimiter: fields_of(first, delimiter))
     several = spec.delimiter is None and (isinstance(spec.header, bool) or len(spec.header) > 1)
     if several and fields_of(first, delimiter) == 1 < (more := fields_of(first, other)):
         what = f"the first line has 1 field, but {more} where {other!r} separates them: {first.strip()[:60]}"

@@ -85,7 +85,7 @@ def open_source(
         for split, name in match_splits(tables, spec).items():
             opens[split] = [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)]
     else:
-        for split, files in (_named_files(spec) if path is None else _files_at(path, spec)).items():
+        for split, files in (_named_files(spec) if path is None else files_at(path, spec)).items():
             opens[split] = [partial(_file_part, file, spec, str(file)) for file in files]
     if spec.validation is not None and "validation" in opens and not judged:
         raise DataError(
@@ -173,7 +173,7 @@ def local_path(source: str) -> Path:
     return root / name
 
 
-def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
+def files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     """The files of a folder by split: train.csv, dev.jsonl.gz, shards as train-00000-of-00002.parquet; or of
     data/.
 

@@ -105,11 +105,11 @@ def plain(text: str) -> Any:
     return next((value(text) for pattern, value in _CORE_SCHEMA if pattern.fullmatch(text)), text)
 
 
-def written(data: Any) -> str:
-    """Plain data as YAML text: `parse` of it gives equal data."""
+def written(data: Any, *, flow: bool = False) -> str:
+    """Plain data as YAML text: `parse` of it gives equal data. flow: on one line, in brackets."""
     writer = YAML(typ="safe", pure=True)
     writer.Representer = _Plain
-    writer.default_flow_style = False
+    writer.default_flow_style = flow
     writer.representer.sort_base_mapping_type_on_output = False
     writer.width = 2**31
     text = io.StringIO()

@@ -1,0 +1,196 @@
+"""`init`: a first recipe for rows, with what was guessed of them and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.layout import layout_of, names_of
+from bertkit.data.python_inputs import data_section
+from bertkit.data.python_rows import store_rows
+from bertkit.data.readers import reader_of
+from bertkit.data.scripts import share
+from bertkit.data.sources import files_at, open_source
+from bertkit.data.tagging import without_prefixes
+from bertkit.errors import UserError
+from bertkit.files import read_json
+from bertkit.recipe import shipped_recipes
+from bertkit.recipe.guess import Column, Guess, guess, length
+from bertkit.recipe.recipe import Recipe, parse_data_spec, parse_layout
+from bertkit.recipe.yaml import parse, written
+from bertkit.sections import MEMORY, DataSpec
+from bertkit.text import Json, counted, json_line
+
+MOST_ROWS = 5000  # that are looked at
+ENGLISH = "sentence-transformers/all-MiniLM-L6-v2"
+MULTILINGUAL = "jhu-clsp/mmBERT-small"  # docs/languages.md
+LETTERS = 0.998  # the share of a to z in English
+SIZES = (64, 128, 256, 512)  # tokens
+TOKENS = 1.5  # of a word
+CONTEXT = 256  # tokens that a question and a part of its context need
+LARGEST_RATE = 5e-5  # of other encoders than MiniLM
+FEW = 64  # rows per label: docs/few-shot.md
+SHIPPED = {  # task -> the recipe whose settings are for few rows, and for many
+    "text-classification": ("quickstart", "cola-minilm"),
+    "token-classification": ("ner-quickstart", "conll2003-crf-minilm"),
+    "question-answering": ("qa-quickstart", "squad-minilm"),
+    "sentence-similarity": ("similarity-quickstart", "stsb-cosine-minilm"),
+    "retrieval": ("retrieval-quickstart", "scifact-minilm"),
+}
+NUMBERS = ("learning_rate", "num_train_epochs", "per_device_train_batch_size")
+HELD_OUT = {"validation": 0.1}  # split -> share of train, where the source has no such split
+ABOUT = {  # key -> its comment
+    "model": "the encoder",
+    "data": "the rows",
+    "delimiter": "between fields",
+    "encoding": "of the file",
+    "header": "the file has none",
+    "columns": "what the task reads: the column that has it",
+    "missing_labels": "rows without a label are left out",
+    "validation": "the share of rows that is held out, to choose the best checkpoint",
+}
+
+
+@dataclass(frozen=True)
+class FirstRecipe:
+    """A recipe that was guessed. sections: of the recipe, as plain data. comments: section or key -> why.
+    why: what was guessed, for people.
+    """
+
+    sections: Mapping[str, Json]
+    comments: Mapping[str, str]
+    why: Sequence[str]
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, which `bertkit.train` takes."""
+        return Recipe(**self.sections)
+
+    def text(self, file: Path) -> str:
+        """The text of the recipe for this file, to whose folder its paths are relative."""
+        comments = {**ABOUT, **self.comments}
+        lines = ["# By bertkit init. Every key is explained in docs/recipes.md."]
+        for name, section in self.sections.items():
+            if name not in ABOUT:
+                lines.append(_line(name, section, comments[name]))
+                continue
+            lines.append(f"{name}:  # {comments[name]}")
+            for key, value in section.items():
+                moves = key in ("source", "name") and Path(value).exists() and not Path(value).is_absolute()
+                kept = f"./{Path(os.path.relpath(value, file.parent)).as_posix()}" if moves else value
+                lines.append(f"  {_line(key, kept, comments.get(key, 'as you said'))}")
+        return "\n".join(lines) + "\n"
+
+
+def init(
+    data: Any,
+    *,
+    text: Sequence[str] = (),
+    label: str | None = None,
+    task: str | None = None,
+    model: str | None = None,
+    layout: Sequence[str] = (),
+) -> FirstRecipe:
+    """A first recipe for a file, a folder with train.csv and the like, or rows such as a DataFrame.
+
+    text: the column of texts, or two of them; label: the column that is learned; task, model: in place of
+    those that are chosen. layout: how the file is written, such as `data.delimiter=;`, where it is not
+    recognised. Returns `recipe`, which `bertkit.train` takes, `text(FILE)`, the recipe as YAML, and `why`.
+    Raises UserError with the columns that could be meant, and DataError on a file that cannot be read.
+
+    >>> first = bertkit.init("rows.jsonl")
+    >>> first.why[:3]
+    ['task: text-classification', 'text: text, median 3 words', 'label: label, 2 values']
+    """
+    section, rows = data_section(data)
+    section |= parse_layout(layout).model_dump(exclude_unset=True, exclude={"source"})
+    section |= store_rows(rows) if rows else {}
+    spec = parse_data_spec(section)
+    source = Path(str(spec.source))
+    if spec.source != MEMORY and not source.exists():
+        raise UserError(source, "no such file or folder", "A data set of the Hub needs a recipe by hand.")
+    table, needs = _look(spec, source)
+    chosen = guess(table, [text] if isinstance(text, str) else text, label, task)
+    target = chosen.target
+    seen = counted(len(target.cells), "row")
+    if len(target.cells) >= MOST_ROWS:
+        seen = f"the first {seen}"
+    columns = {canonical: column.name for canonical, column in chosen.columns.items()}
+    section = {**section, **needs, **section, "columns": columns}
+    if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
+        section["missing_labels"] = "ignore"
+    sections, comments = _settings(chosen, model)
+    why = [*chosen.lines(), seen, *(f"{key}: {json_line(value)}" for key, value in needs.items())]
+    return FirstRecipe({**sections, "data": section}, {**comments, "source": seen}, why)
+
+
+def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
+    """The first rows of a source as columns, and the keys of `data:` that it needs. Raises DataError."""
+    needs = Json()
+    headed = False
+    if spec.source != MEMORY and not (source / "qrels").is_dir():
+        file = files_at(source, spec)["train"][0]
+        needs |= layout_of(file, spec)
+        headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx")
+        headed &= "header" not in {*needs, *spec.model_fields_set}
+    parts = open_source(spec.model_copy(update=needs), None, ())
+    rows = [row for _, row in islice(parts["train"][0].rows, MOST_ROWS)]
+    table = dict[str, Column]()
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        table[name] = Column(name, [row.get(name) for row in rows])
+    if headed and any(column.is_class and column.cells.count(column.name) > 1 for column in table.values()):
+        needs["header"] = names_of(table)
+        pairs = zip(needs["header"], table.values(), strict=True)
+        table = {name: Column(name, [column.name, *column.cells]) for name, column in pairs}
+    return table, needs | {split: share for split, share in HELD_OUT.items() if split not in parts}
+
+
+def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[str, str]]:
+    """The sections `task`, `model` and `training`, and comments on them."""
+    *inputs, target = chosen.columns.values()
+    english = share((str(cell) for column in inputs for cell in column.values), "A-Za-z") >= LETTERS
+    encoder = model or (ENGLISH if english else MULTILINGUAL)
+    cells = [column.cells for column in inputs]
+    lengths = sorted(sum(map(length, row)) for row in zip(*cells, strict=True))
+    most = lengths[int(0.95 * (len(lengths) - 1))]
+    needed = max(TOKENS * most, CONTEXT if "context" in chosen.columns else 0)
+    size = next((size for size in SIZES if size >= needed), SIZES[-1])
+    config = Path(encoder, "config.json")
+    if config.is_file():
+        size = min(size, read_json(config).get("max_position_embeddings", size))
+    task: Json = {"name": chosen.task}
+    comments = {
+        "task": "by the columns below",
+        "max_length": f"tokens; 95 % of the rows have at most {counted(most, 'word')}",
+    }
+    if not model:
+        comments["name"] = "small, for English" if english else "small, for 1,833 languages"
+    if "context" in chosen.columns:
+        task["stride"] = 3 * size // 8
+    if "tags" in chosen.columns and without_prefixes(target.labels):
+        task |= {"data_scheme": "IO"} if "O" in target.labels else {"scheme": "none"}
+    elif chosen.task == "token-classification":
+        task["head"] = "crf"
+    sections = {"task": task, "model": {"name": encoder, "max_length": size}}
+    few = len(target.cells) < MOST_ROWS
+    classes = chosen.task == "text-classification" and "score" not in chosen.columns
+    if few and classes and len(target.labels) < FEW * len({*target.labels}):
+        task["method"] = "contrastive"
+        comments["task"] = f"contrastive: under {FEW} rows per label, see docs/few-shot.md"
+        return sections, comments
+    shipped = SHIPPED[chosen.task][0 if few else 1]
+    training = parse(shipped_recipes()[shipped].read_bytes()).data["training"]
+    numbers = {key: training[key] for key in NUMBERS}
+    comments["training"] = f"as in the recipe {shipped}"
+    if encoder != ENGLISH:
+        numbers["learning_rate"] = min(numbers["learning_rate"], LARGEST_RATE)
+    return {**sections, "training": numbers}, comments
+
+
+def _line(key: str, value: Any, comment: str) -> str:
+    """A key, its value and a comment on one line."""
+    return f"{written({key: value}, flow=True).strip()[1:-1]}  # {comment}"

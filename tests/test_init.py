@@ -1,0 +1,254 @@
+"""`init`: a file of any kind becomes a recipe that trains, or a message with what is to be decided."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import small
+from small import refused, said
+
+import bertkit
+from bertkit.files import read_json
+from bertkit.recipe.yaml import parse
+
+CLASSIFICATION = "text-classification"
+LONG = "the cat was good and it sat on the red mat and ran up and down"
+
+
+def table(header, *cells, count=40, delimiter=","):
+    """A file with a row for each number, in which {n} is the number and {side} good or bad."""
+    line = delimiter.join(cells)
+    rows = [line.format(n=number, side=("good", "bad")[number % 2], f=number / 8) for number in range(count)]
+    return "\n".join([*([delimiter.join(header)] if header else []), *rows]) + "\n"
+
+
+def lines(count=40, **cells):
+    """JSON lines of the same rows; lists stay lists."""
+    text = json.dumps(cells)
+    sides = [("good", "bad")[number % 2] for number in range(count)]
+    return "".join(text.replace("N0", str(n)).replace("SIDE", side) + "\n" for n, side in enumerate(sides))
+
+
+SPANS = [{"start": 0, "end": 3, "label": "PET"}]
+SQUAD = {
+    "data": [
+        {
+            "title": "cats",
+            "paragraphs": [
+                {
+                    "context": f"the cat {n} sat on the mat",
+                    "qas": [
+                        {
+                            "id": str(n),
+                            "question": "who sat ?",
+                            "answers": [{"text": "cat", "answer_start": 4}],
+                        }
+                    ],
+                }
+                for n in range(12)
+            ],
+        }
+    ]
+}
+STUDIO = [
+    {
+        "id": n,
+        "data": {"review": f"the cat {n} was good"},
+        "annotations": [
+            {"result": [{"from_name": "topic", "value": {"choices": [("good", "bad")[n % 2]]}}]},
+        ],
+    }
+    for n in range(12)
+]
+FILES = {  # file -> its text, the task and its columns
+    "topics.csv": (
+        table(
+            ["id", "day", "topic", "subject", "body"],
+            "{n}",
+            "2026-01-02",
+            "{side}",
+            "cat {n} sat",
+            LONG + " {n}",
+        ),
+        CLASSIFICATION,
+        {"text": "body", "label": "topic"},
+    ),
+    "headless.csv": (
+        table([], "{side}", "the cat {n} sat"),
+        CLASSIFICATION,
+        {"text": "column2", "label": "column1"},
+    ),
+    "twice.csv": (
+        table([], "the cat {n} sat", "the cat {n} sat", "{f}"),
+        "sentence-similarity",
+        {"text_a": "column1", "text_b": "column2", "score": "column3"},
+    ),
+    "tabs.tsv": (
+        table(["text", "stars"], "the cat {n} sat", "{side}", delimiter="\t"),
+        CLASSIFICATION,
+        {"text": "text", "label": "stars"},
+    ),
+    "numbers.csv": (
+        table(["review", "price"], "the cat {n} sat", "{f}"),
+        CLASSIFICATION,
+        {"text": "review", "score": "price"},
+    ),
+    "several.csv": (
+        table(["text", "tags"], "the cat {n} sat", "{side}|cat"),
+        CLASSIFICATION,
+        {"text": "text", "labels": "tags"},
+    ),
+    "lists.jsonl": (
+        lines(text="the cat N0 sat", label=["SIDE", "cat"]),
+        CLASSIFICATION,
+        {"text": "text", "labels": "label"},
+    ),
+    "relations.csv": (
+        table(["premise", "hypothesis", "gold_label"], "the cat {n} sat", "it sat {n}", "{side}"),
+        CLASSIFICATION,
+        {"text_a": "premise", "text_b": "hypothesis", "label": "gold_label"},
+    ),
+    "similar.csv": (
+        table(["sentence1", "sentence2", "similarity"], "the cat {n} sat", "it sat {n}", "{f}"),
+        "sentence-similarity",
+        {"text_a": "sentence1", "text_b": "sentence2", "score": "similarity"},
+    ),
+    "found.csv": (
+        table(["query", "document", "grade"], "where is cat {n}", LONG + " {n}", "1"),
+        "retrieval",
+        {"query": "query", "document": "document", "grade": "grade"},
+    ),
+    "doccano.jsonl": (
+        lines(text="cat N0 sat on the mat", label=[[0, 3, "PET"]]),
+        "token-classification",
+        {"text": "text", "spans": "label"},
+    ),
+    "entities.jsonl": (
+        lines(text="cat N0 sat on the mat", entities=SPANS, topic="SIDE"),
+        "token-classification",
+        {"text": "text", "spans": "entities"},
+    ),
+    "words.conll": (
+        "".join(f"the O\ncat B-PET\n{n} O\n\n" for n in range(12)),
+        "token-classification",
+        {"tokens": "tokens", "tags": "tags"},
+    ),
+    "squad.json": (
+        json.dumps(SQUAD),
+        "question-answering",
+        {"question": "question", "context": "context", "answers": "answers"},
+    ),
+    "studio.json": (json.dumps(STUDIO), CLASSIFICATION, {"text": "text", "label": "label"}),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_becomes_a_recipe_that_is_checked(name, tmp_path, tiny_encoder):
+    text, task, columns = FILES[name]
+    first = bertkit.init(small.write_rows(tmp_path / name, text), model=str(tiny_encoder))
+    written = first.text(tmp_path / "my.yaml")
+    assert len(written.splitlines()) <= 15
+    assert all("  # " in line or line[0] == "#" for line in written.splitlines())
+    stated = parse(written).data
+    assert (stated["task"]["name"], stated["data"]["columns"]) == (task, columns)
+    (tmp_path / "my.yaml").write_text(written)
+    assert bertkit.check(tmp_path / "my.yaml").jobs.recipe == first.recipe
+
+
+def test_it_trains(tmp_path, tiny_encoder, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small.write_rows(Path("data/pets.csv"), table(["text", "label"], "the cat {n} sat", "{side}", count=200))
+    told = said(capsys, "init", "data/pets.csv", "--model", tiny_encoder)
+    assert "label: label, 2 values\n200 rows\nvalidation: 0.1\n" in told
+    *_, check, train = told.splitlines()
+    said(capsys, *check.split()[1:])
+    said(capsys, *train.split()[1:], "training.max_steps=2", "verify=false", "explain=false")
+    assert read_json(Path("runs/pets/results.json"))["splits"]["validation"]["rows"] == 20
+
+
+def test_rows_of_python_and_folders(tmp_path, tiny_encoder):
+    frame = pd.DataFrame({"text": [f"the cat {n} sat" for n in range(40)], "mood": ["good", "bad"] * 20})
+    first = bertkit.init(frame, model=str(tiny_encoder))
+    assert bertkit.check(first.recipe).jobs.only.task.describe()
+    assert bertkit.init({"train": frame, "validation": 0.25}).sections["data"]["validation"] == 0.25
+    for split in ("train", "dev"):
+        small.write_rows(tmp_path / f"{split}.csv", table(["text", "mood"], "the cat {n} sat", "{side}"))
+    assert "validation" not in bertkit.init(tmp_path).sections["data"]
+
+
+def test_what_is_ambiguous_is_asked(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small.write_rows(
+        Path("two.csv"), table(["text", "topic", "mood"], "the cat {n} sat", "{side}\x1b", "{side}")
+    )
+    small.write_rows(Path("one.csv"), table(["text", "mood"], "the cat {n} sat", "same"))
+    small.write_rows(
+        Path("both.csv"),
+        table(["left", "right", "mood", "kind"], "a cat {n} sat", "it sat {n}", "{side}", "{side}"),
+    )
+    told = refused(capsys, "init", "two.csv", "--label", "topics")
+    assert "no column topics" in told
+    assert "topic: good\\x1b, bad\\x1b\n" in told
+    assert "no column looks like the label:\n    mood: same\n" in refused(capsys, "init", "one.csv")
+    assert "--text NAME; twice for a pair" in refused(capsys, "init", "both.csv")
+    assert "more than two" in refused(capsys, "init", "both.csv", *["--text", "left"] * 3)
+    assert "no columns of retrieval" in refused(capsys, "init", "two.csv", "--task", "retrieval")
+    assert "no file or folder" in refused(capsys, "init", "three.csv")
+    assert not [*Path().glob("*.yaml")]
+    pair = ("init", "both.csv", "--text", "right", "--text", "left", "--output", "my.yaml")
+    told = refused(capsys, *pair)
+    assert (
+        "several columns could be the label:\n    mood: good, bad\n    kind: good, bad\n    Name it: --label"
+        in told
+    )
+    said(capsys, *pair, "--label", "kind")
+    assert parse(Path("my.yaml").read_bytes()).data["data"]["columns"]["text_a"] == "right"
+    before = Path("my.yaml").read_text()
+    assert "already exists" in refused(capsys, "init", "two.csv", "--output", "my.yaml")
+    assert Path("my.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_encodings_and_delimiters(encoding, delimiter, tmp_path):
+    text = table(["Überschrift", "note"], "die größte Katze {n}", "{side}", delimiter=delimiter)
+    (tmp_path / "a.csv").write_text(text, encoding=encoding)
+    first = bertkit.init(tmp_path / "a.csv")
+    stated = {"delimiter": delimiter} if delimiter != "," else {}
+    stated |= {"encoding": encoding} if "utf-8" not in encoding else {}
+    data = first.sections["data"]
+    assert {key: data[key] for key in ("delimiter", "encoding") if key in data} == stated
+    assert data["columns"]["text"] == "Überschrift"
+    assert first.recipe.model.name == "jhu-clsp/mmBERT-small"
+    given = bertkit.init(tmp_path / "a.csv", layout=[f"data.delimiter={json.dumps(delimiter)}"])
+    assert given.sections["data"]["columns"] == data["columns"]
+
+
+@pytest.mark.parametrize(
+    "name", ["no", "a: b", "#x", "two\nlines", "{x}", "'\"", "- y", "\u2028", "1e3", "!!t"]
+)
+def test_no_name_is_yaml(name, tmp_path):
+    rows = lines(**{name: "the cat N0 sat", f"{name}2": "SIDE"})
+    first = bertkit.init(small.write_rows(tmp_path / "#a: b.jsonl", rows))
+    document = parse(first.text(tmp_path / "my.yaml"))
+    assert not document.faults
+    assert document.data == json.loads(json.dumps(first.sections, default=str))
+    assert document.data["data"]["columns"] == {"text": name, "label": f"{name}2"}
+    assert not [character for line in first.why for character in line if not character.isprintable()]
+
+
+def test_the_encoder_and_its_settings_follow_the_rows(tmp_path):
+    many = small.write_rows(
+        tmp_path / "many.csv", table(["text", "label"], LONG * 9 + " {n}", "{side}", count=5001)
+    )
+    first = bertkit.init(many)
+    assert first.why[-2] == "the first 5,000 rows"
+    assert first.recipe.model.max_length == 256
+    assert first.recipe.training["num_train_epochs"] == 4
+    assert first.recipe.task.method is None
+    few = bertkit.init(
+        small.write_rows(tmp_path / "few.csv", table(["text", "label"], LONG + " {n}", "{side}"))
+    )
+    assert few.recipe.task.method == "contrastive"
+    assert few.recipe.model.name == "sentence-transformers/all-MiniLM-L6-v2"
