@@ -96,6 +96,7 @@ def make_model(task: str, folder: Path) -> None:
     from transformers import BertConfig, BertModel, BertTokenizer
 
     from bertkit.models.encoder import Encoder, load_tokenizer
+    from bertkit.models.untrusted import vet
     from bertkit.tasks import get_task
     from bertkit.training.seed import save
 
@@ -111,8 +112,9 @@ def make_model(task: str, folder: Path) -> None:
     )
     kind = get_task(task.partition(",")[0])
     options = kind.Options.model_validate({"name": kind.name, **OPTIONS[task]})
-    made = prepare(kind, options, load_tokenizer(encoder), 128, Dataset.from_list(list(rows(task, 200))), [])
-    model = made.model(Encoder(str(encoder), encoder, "folder"))
+    vetted = vet(encoder)
+    made = prepare(kind, options, load_tokenizer(vetted), 128, Dataset.from_list(list(rows(task, 200))), [])
+    model = made.model(Encoder(str(encoder), vetted, "folder"))
     settings = {"version": "0", "precision": "fp32", "batch_size": 32, "columns": {}}
     save(model, made, folder / "model", settings)
 

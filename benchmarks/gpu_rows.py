@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel, BertTokenizer
 
 from bertkit.errors import UserError
 from bertkit.models.encoder import Encoder, resolve_encoder
+from bertkit.models.untrusted import vet
 from bertkit.sections import ModelSpec
 
 ENCODERS: dict[str, tuple[str, dict[str, int]]] = {  # on the Hub -> its config, for random weights
@@ -64,7 +65,7 @@ def encoder_of(name: str, room: Path) -> tuple[Encoder, str]:
             setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))
         AutoModel.from_config(config).save_pretrained(aside)
         aside.rename(folder)
-    return Encoder(name, folder, "folder"), "random"
+    return Encoder(name, vet(folder), "folder"), "random"
 
 
 def words_of(tokenizer: Any) -> list[str]:

@@ -60,8 +60,7 @@ class ModelSpec(Section):
     pooling: Literal["cls", "mean", "bos", "late"] | None = Field(
         None,
         description="With `name`: what the head of a text classification or ranking reads. ModernBERT: "
-        "cls, mean. "
-        "EuroBERT: bos, mean, late. null: what config.json says.",
+        "cls, mean. EuroBERT: bos, mean, late. null: what config.json says.",
     )
     dropout: float | None = Field(
         None,
@@ -94,8 +93,7 @@ class DataSpec(Section):
 
     source: Text | Annotated[dict[str, Text | Texts], Field(min_length=1)] = Field(
         description="A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}. "
-        "`memory` "
-        "stands for rows that were given from Python, which a run keeps in data/."
+        "`memory` stands for rows that were given from Python, which a run keeps in data/."
     )
     fingerprint: Text | None = None
     """With `memory`: sha256 over the files of the rows."""
@@ -167,8 +165,7 @@ class TrainingKeys(Section):
     used_embeddings: bool | None = Field(
         None,
         description="Train only the rows of the word embedding whose tokens the training data have, with "
-        "the same "
-        "result. null: where that saves at least 1 MB of memory.",
+        "the same result. null: where that saves at least 1 MB of memory.",
     )
 
 

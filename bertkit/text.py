@@ -119,8 +119,8 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def json_line(value: Any) -> str:
-    """The value as JSON on one line, which is safe to print: control characters are escaped, as JSON
-    does it.
+    """The value as JSON on one line, which is safe to print: control characters are escaped, as JSON does
+    it.
     """
     text = json.dumps(value, ensure_ascii=False, default=str)
     return re.sub(_CONTROLS, lambda match: f"\\u{ord(match[0]):04x}", text)

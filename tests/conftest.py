@@ -185,8 +185,8 @@ def learned(tiny_encoder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def two_seeds(tiny_encoder, tmp_path_factory):
-    """The Run of two seeds and a recipe that states a licence, logged every other step. Nobody may
-    change it.
+    """The Run of two seeds and a recipe that states a licence, logged every other step. Nobody may change
+    it.
     """
     overrides = ("seeds=[1, 2]", "training.logging_steps=2", "hub={license: mit, language: en}")
     yield from _kept(tmp_path_factory.mktemp("two-seeds"), tiny_encoder, *overrides)

@@ -320,8 +320,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def is_private(asked):
-    """Whether a request asks for a private repository: in the words of huggingface_hub 2, or of
-    earlier ones.
+    """Whether a request asks for a private repository: in the words of huggingface_hub 2, or of earlier
+    ones.
     """
     return bool(asked.get("private", asked.get("visibility") == "private"))
 

@@ -1,9 +1,9 @@
 """Evaluations and trainings by one process and by several, as torchrun starts them; a program for
 test_sharding.py.
 
-The processes are forked from this one, which has imported everything.
-FOLDER/NAME/ gets, for each run that NAME stands for, what every process printed (0.out, 0.err, 1.out, …), the
-exit codes (codes.json) and what was written (written/).
+The processes are forked from this one, which has imported everything. FOLDER/NAME/ gets, for each run that
+NAME stands for, what every process printed (0.out, 0.err, 1.out, …), the exit codes (codes.json) and what was
+written (written/).
 
 Run:  python sharded.py ENCODER FOLDER
 """

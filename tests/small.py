@@ -218,8 +218,8 @@ def panic_on_bytes_beyond_ascii(tokenizer):
 
 @contextmanager
 def largest_file(size):
-    """Within the block no file grows beyond so many bytes: as on a full disk, but for the text of
-    the error.
+    """Within the block no file grows beyond so many bytes: as on a full disk, but for the text of the
+    error.
     """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

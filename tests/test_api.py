@@ -206,7 +206,8 @@ def test_house_rules():
 
     Errors of any kind are caught where other libraries open what anyone may have made, where a package
     announces code, where a server must not end, and after a training. A panic in Rust is not an Exception;
-    three places catch it."""
+    three places catch it.
+    """
     panics = ("cli/main.py", "errors.py", "serving/batcher.py")
     boundaries = (
         *"models/encoder.py models/bert/pretraining_data.py exports/graph.py inference/onnx_session.py".split(),

@@ -56,7 +56,8 @@ def test_wrong_labels_are_those_of_cleanlab_in_its_order():
 
 def unsure(seed):
     """Probabilities without relation to the labels, so that a row reaches the averages of several; the only
-    row of the last label is counted for the first."""
+    row of the last label is counted for the first.
+    """
     rng = default_rng(seed)
     table = rng.dirichlet(np.ones(4), 300)
     given = rng.integers(0, 3, 300)

@@ -1,5 +1,5 @@
-"""The model card: valid, true to the run's files to the last digit, runnable, and careful with
-people's text.
+"""The model card: valid, true to the run's files to the last digit, runnable, and careful with people's
+text.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""The command line: what every command prints, and that what the user can mend is a message and exit
-code 2.
+"""The command line: what every command prints, and that what the user can mend is a message and exit code
+2.
 """
 
 import gc

@@ -215,8 +215,8 @@ class LastStep(FirstStep):
 
 
 def step_gradients(case, folder, out, device, **precision):
-    """All gradients of a step over all rows, end to end; with a learning rate of 0 every step has
-    the same.
+    """All gradients of a step over all rows, end to end; with a learning rate of 0 every step has the
+    same.
     """
     args = arguments(out, 8, 1, max_steps=8, learning_rate=0.0, use_cpu=device == CPU, **precision)
     made(case, folder, args, callbacks=[step := LastStep()]).train()

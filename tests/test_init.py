@@ -74,6 +74,26 @@ FILES = {  # file -> its text, the task and its columns
         CLASSIFICATION,
         {"text": "body", "label": "topic"},
     ),
+    "gaps.csv": (
+        table(["text", "note", "label"], "the cat {n} sat", "", "{side}"),
+        CLASSIFICATION,
+        {"text": "text", "label": "label"},
+    ),
+    "answered.csv": (
+        table(["question", "passage", "answer"], "did cat {n} sit", LONG + " {n}", "{side}ly"),
+        CLASSIFICATION,
+        {"text_a": "question", "text_b": "passage", "label": "answer"},
+    ),
+    "judged.csv": (
+        table(["question", "document", "label"], "did cat {n} sit", LONG + " {n}", "{side}"),
+        CLASSIFICATION,
+        {"text_a": "question", "text_b": "document", "label": "label"},
+    ),
+    "spans.csv": (
+        table(["text", "spans"], "cat {n} sat on the mat", '"[[0, 3, ""PET""]]"'),
+        "token-classification",
+        {"text": "text", "spans": "spans"},
+    ),
     "headless.csv": (
         table([], "{side}", "the cat {n} sat"),
         CLASSIFICATION,

@@ -1,7 +1,8 @@
 """Scores are exactly scikit-learn's and scipy's; what is undefined is None; HF metrics say the same.
 
 Scores of weighted rows equal those of the repeated rows; intervals are the bootstrap's; baselines are
-scikit-learn's."""
+scikit-learn's.
+"""
 
 import json
 from collections import Counter

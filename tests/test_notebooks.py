@@ -64,8 +64,8 @@ def kernel(tmp_path, monkeypatch):
 
 
 def outputs(path, folder, first=""):
-    """Run the notebook in this folder; the outputs of each code cell. first: what its first cell
-    begins with.
+    """Run the notebook in this folder; the outputs of each code cell. first: what its first cell begins
+    with.
     """
     notebook = nbformat.read(path, as_version=4)
     next(cell for cell in notebook.cells if cell.cell_type == "code").source = first + next(

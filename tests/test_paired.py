@@ -1,5 +1,5 @@
-"""Runs compared by their answers to the same rows: the statistics against their definitions, then
-every task.
+"""Runs compared by their answers to the same rows: the statistics against their definitions, then every
+task.
 """
 
 import json

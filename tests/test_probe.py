@@ -77,8 +77,8 @@ def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder, tmp_path, capsy
 
 
 def test_longformer_answers_questions(tiny_encoder, tmp_path):
-    """Its head looks for three separators in every text: those of a pair, as RoBERTa's tokenizer
-    writes it.
+    """Its head looks for three separators in every text: those of a pair, as RoBERTa's tokenizer writes
+    it.
     """
     sizes = {"attention_window": 4, "sep_token_id": 3}
     folder = small.of_family("longformer", tiny_encoder, tmp_path / "longformer", vocab_size=300, **sizes)

@@ -103,7 +103,8 @@ def spans(task, window, logits):
 
 def by_hand(task, features, logits, row, context):
     """(candidates as {text: (start, end, score)} in the order of their best span, score of none), without any
-    code of the task."""
+    code of the task.
+    """
     own = [i for i, of in enumerate(features["row"]) if of == row]
     (pieces,) = tokenize(task.tokenizer, [context])
     every = [span for i in own for span in spans(task, features[i], logits[i])]

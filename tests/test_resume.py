@@ -360,8 +360,8 @@ def test_a_checkpoint_of_another_version_is_refused(file, value, recipe, run):
 
 
 def test_another_number_of_processes_is_refused(recipe, run, monkeypatch):
-    """One process would take other steps than two, and a third has no random states; --changed does
-    not help.
+    """One process would take other steps than two, and a third has no random states; --changed does not
+    help.
     """
     for before, now, changed in ((1, 2, False), (2, 1, True), (3, 2, False)):
         checkpoint.save_random(newest(run), before - 1)

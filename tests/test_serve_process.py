@@ -305,8 +305,8 @@ def address(tiny_encoder, request):
 
 
 def sent(connection, *lines):
-    """The status line and headers of the response to these lines; "" where the connection ends
-    without one.
+    """The status line and headers of the response to these lines; "" where the connection ends without
+    one.
     """
     connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
     received = b""

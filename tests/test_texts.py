@@ -1,5 +1,5 @@
-"""Texts and pairs to tokens, as transformers truncates and windows them; and documents to passages
-that fit.
+"""Texts and pairs to tokens, as transformers truncates and windows them; and documents to passages that
+fit.
 """
 
 import random

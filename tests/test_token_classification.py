@@ -1,5 +1,5 @@
-"""Named entities from files to answers: nothing lost, nothing shifted, and Hugging Face reads what
-is saved.
+"""Named entities from files to answers: nothing lost, nothing shifted, and Hugging Face reads what is
+saved.
 """
 
 import copy

@@ -1,5 +1,5 @@
-"""Words of any text, spans of characters as tags of them, and schemes of tags against seqeval and
-each other.
+"""Words of any text, spans of characters as tags of them, and schemes of tags against seqeval and each
+other.
 """
 
 import itertools

@@ -33,6 +33,7 @@ from bertkit.inference.predictor import Predictor, load_as, model_folder, requir
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
+from bertkit.models.untrusted import vet
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import TEACHER
 from bertkit.sections import Distillation
@@ -97,7 +98,7 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     elif more := {*theirs.model_input_names} - {*ours.model_input_names}:
         what = f"it reads {', '.join(sorted(more))}, which the student does not read"
         problems.append(Problem(WHERE, what, "Use a student of the teacher's architecture."))
-    limit = resolve_max_length(Encoder(spec.teacher, folder, "folder"), theirs, None)
+    limit = resolve_max_length(Encoder(spec.teacher, vet(folder), "folder"), theirs, None)
     if limit < task.max_length:
         what = f"it reads {limit} tokens, the student {task.max_length}"
         problems.append(Problem(WHERE, what, f"Write  model: {{max_length: {limit}}}"))

@@ -48,8 +48,7 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
     """Into how many parts each micro-batch must be split to fit into memory: `parts` times a power of two.
 
     Found with the heaviest micro-batch; gradients and random states are restored. Raises
-    torch.OutOfMemoryError
-    where a single unit does not fit.
+    torch.OutOfMemoryError where a single unit does not fit.
     """
     batch = loader.dataset.__getitems__(loader.batch_sampler.heaviest())
     units = len(batch[UNIT].unique())

@@ -30,8 +30,7 @@ class SoftTargets(NamedTuple):
 
     outputs: on the device, what a teacher says of each feature, `(features, numbers)`, padded at the end.
     loss: the SUM of the losses against the teacher's `batch["soft"]`, as `Task.loss` sums and `Task.count`
-    counts.
-    Both sides' logits are divided by the temperature, and the loss is multiplied by its square.
+    counts. Both sides' logits are divided by the temperature, and the loss is multiplied by its square.
     must_match: what teacher and student must have in common: option -> value.
     """
 
@@ -62,7 +61,8 @@ def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperatu
 
 def _words(task: TokenClassification, outputs: Any, batch: Batch) -> Tensor:
     """Logits of the words of each window, `(windows, words * tags)`; with a CRF preceded by the chain's:
-    `tags` rows of transitions, one of start and one of end."""
+    `tags` rows of transitions, one of start and one of end.
+    """
     words = emissions(outputs["logits"], batch)
     if task.options.head == "softmax":
         return words.flatten(1)

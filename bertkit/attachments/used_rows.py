@@ -2,7 +2,8 @@
 
 The other rows have no gradient: AdamW leaves their moments at zero and shrinks all of them by the same
 factor. So that factor is all there is to know about them, and gradients and moments are needed for the used
-rows alone."""
+rows alone.
+"""
 
 from __future__ import annotations
 
@@ -264,7 +265,8 @@ def saved(shape: tuple[int, ...], used: int) -> int:
     table.
 
     Each used row has a weight, a gradient and two moments beside the whole table, instead of three more such
-    tables."""
+    tables.
+    """
     rows, width = shape
     return 4 * width * (3 * rows - 4 * used)
 

@@ -80,8 +80,9 @@ def audit(
 
     source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose
         out-of-fold answers are used if it has them and nothing is overridden.
-    output_dir: a new or empty folder; the same call continues what was interrupted. data, values: as for
-    `train`. overrides: as for `load_recipe`.
+    output_dir: a new or empty folder; the same call continues what was interrupted.
+    data, values: as for `train`.
+    overrides: as for `load_recipe`.
     unlabelled: a file from which `next` rows are chosen for labelling, 100 by default.
     Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged
     answers.

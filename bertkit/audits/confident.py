@@ -67,8 +67,9 @@ def wrong_share(labels: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstim
     given.
 
     labels, best, guess: label ids `(decisions,)`: those in the data, the most probable, those of the joint,
-    -1 for none. unit: the row or sentence of each decision, by which the bootstrap resamples; the averages
-    that labels must reach stay as they are.
+    -1 for none.
+    unit: the row or sentence of each decision, by which the bootstrap resamples; the averages that labels
+    must reach stay as they are.
     """
     by_unit = summed_by(unit, int(unit.max()) + 1).T
 

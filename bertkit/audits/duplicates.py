@@ -42,7 +42,8 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
     """Near-duplicates in all splits.
 
     Splits of rows that are answered together, such as queries and documents, share documents: train is
-    compared alone."""
+    compared alone.
+    """
     train = [{**row, "split": "train"} for row in rows]
     kind = get_task(recipe.task.name)
     data = rows_of(recipe)
@@ -101,7 +102,8 @@ def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np
     same one.
 
     vectors: `(texts, size)`, of unit length. A cluster is a connected component, whose ends may be far from
-    each other."""
+    each other.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -86,7 +86,8 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     `next_part`.
 
     Raises UserError if no rows can be chosen for the task, or `count` is not positive; DataError on
-    unreadable rows."""
+    unreadable rows.
+    """
     needs_model = NEEDS_MODEL.get(recipe.task.name)
     if needs_model is None or (needs_model and run is None):
         raise RecipeError(
@@ -174,7 +175,8 @@ def chosen(scores: Floats, texts: Sequence[str], count: int) -> list[int]:
 def _doubt(answer: Answer) -> tuple[float, str, float, str]:
     """How unsure an answer is: of one label by the margin, of several by the least sure one, of words by
     their mean entropy in nats. Then the answer in words, its probability (of several decisions the least),
-    and what it is unsure of."""
+    and what it is unsure of.
+    """
     from scipy.special import entr
 
     if "words" in answer:

@@ -1,5 +1,5 @@
-"""The command doctor: what this machine and installation can do, and which of bertkit's promises
-hold here.
+"""The command doctor: what this machine and installation can do, and which of bertkit's promises hold
+here.
 """
 
 from __future__ import annotations

@@ -131,9 +131,8 @@ def saved_tables(folder: Path) -> Mapping[str, Dataset]:
     damage = (OSError, ValueError, LookupError, TypeError, ArrowException)
     with translated(damage, DataError, folder, "not a data set as datasets saves it", "Save it again."):
         checked = {file.resolve() for file in folder.rglob("*.arrow")}
-        for (
-            path
-        ) in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
+        # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
+        for path in checked:
             with OSFile(str(path)) as file:
                 for batch in ipc.open_stream(file):
                     batch.validate(full=True)
@@ -156,12 +155,8 @@ def hub_tables(spec: DataSpec) -> Mapping[str, Dataset]:
     try:
         validate_repo_id(str(spec.source))
         return dict(datasets.load_dataset(str(spec.source), name=spec.subset, revision=spec.revision))
-    except (
-        *HfHubHTTPError.__bases__,
-        ValueError,
-        RuntimeError,
-        DatasetsError,
-    ) as error:  # the HTTP client's, OSError
+    # The bases of HfHubHTTPError are the HTTP client's error and OSError.
+    except (*HfHubHTTPError.__bases__, ValueError, RuntimeError, DatasetsError) as error:
         raise DataError(_hub_problem(spec, error)) from None
 
 

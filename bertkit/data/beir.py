@@ -46,7 +46,8 @@ def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
 
     Findings: empty documents, queries without a relevant document, and queries of validation or test that are
     in train too. Raises DataError with everything that is wrong with the texts, or else with the judgements,
-    by file and line."""
+    by file and line.
+    """
     spec = DataSpec(source=str(folder), encoding=encoding)
     problems = Problems()
     corpus = _texts(packed(folder / "corpus.jsonl"), spec, problems, titled=True)

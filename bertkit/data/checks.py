@@ -222,8 +222,8 @@ class _Seen:
 
     @classmethod
     def of(cls, rows: Dataset, columns: Mapping[str, Column]) -> _Seen:
-        """Rows without any text, which `_empty` reports, are left out. columns: those that all
-        splits have.
+        """Rows without any text, which `_empty` reports, are left out. columns: those that all splits
+        have.
         """
         import numpy as np
 

@@ -63,8 +63,9 @@ def choose_columns(
         if complete:
             chosen += complete[0]
         elif needed and group:
-            larger = [a for a in group for other in group if {*other} < {*a}]
-            fewest = [a for a in group if a not in larger and mapped <= {*a}]
+            fitting = [a for a in group if mapped <= {*a}]
+            larger = [a for a in fitting for other in fitting if {*other} < {*a}]
+            fewest = [a for a in fitting if a not in larger]
             raise DataError(_missing(fewest, available, spec, columns, where))
         elif group:  # objects of json lines may have it further down
             chosen += [name for a in group for name in a if not mapped or name in mapped]

@@ -33,12 +33,11 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
     """Sentences as (line of the first word, {column: list of str}), from numbered lines.
 
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`,
-    `column3`
-    …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number
-    of the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by
-    spaces. A token may be a blank. Comments are left out: lines before a sentence that begin with `# ` or `##
-    `. Where all tokens at the beginning of the file are a character and its place in a word, such as 科0 and
-    技1, the places are left out. Memory is that of one sentence, and of the first PEEK lines.
+    `column3` …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too:
+    the number of the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or
+    else by spaces. A token may be a blank. Comments are left out: lines before a sentence that begin with
+    `# ` or `## `. Where all tokens at the beginning of the file are a character and its place in a word, such
+    as 科0 and 技1, the places are left out. Memory is that of one sentence, and of the first PEEK lines.
 
     problems: gets missing, extra and empty fields, each with its line, and what was left out.
     Raises DataError where `spec.header` names a column twice.

@@ -38,10 +38,10 @@ def sheet_records(
 ) -> Records:
     """The rows of a sheet as (number in the sheet, texts); blank rows are skipped.
 
-    sheet: its name; None: the first one, and a note in `problems.findings` if there are more.
-    Cells are texts whatever their type, as values, not as they are displayed: 2024-03-05, 3, 1.5, true; the
-    last values of formulas. Rows are as wide as the first, or as `width`, or as their own last text. They are
-    streamed; the texts that the file shares between cells are held in memory.
+    sheet: its name; None: the first one, and a note in `problems.findings` if there are more. Cells are texts
+    whatever their type, as values, not as they are displayed: 2024-03-05, 3, 1.5, true; the last values of
+    formulas. Rows are as wide as the first, or as `width`, or as their own last text. They are streamed; the
+    texts that the file shares between cells are held in memory.
     Raises DataError: no such sheet, not an .xlsx file, or one of over MAX_WHOLE bytes when unpacked;
     UserError without openpyxl.
     """

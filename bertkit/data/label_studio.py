@@ -41,8 +41,10 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
     Columns are the fields of the tasks, and their controls by name. `text` is the field of this name, or the
     only one that holds texts; `spans` are those of the only control of regions; `label` that of the only
     control of choices, or `labels`, where a task has several. Of several annotations the ground truth is
-    read, else the first. where: goes before the number of a task in messages. problems: gets what was read,
-    and tasks that are malformed."""
+    read, else the first.
+    where: goes before the number of a task in messages. problems: gets what was read, and tasks that are
+    malformed.
+    """
     read = list[_Task]()
     disputed = 0
     for number, task in enumerate(tasks, 1):

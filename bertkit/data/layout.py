@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from bertkit.data.decoding import MARKS, likely_encodings
@@ -29,19 +30,30 @@ def layout_of(path: Path, spec: DataSpec) -> Json:
     with opened(path) as stream:
         content = b"".join(stream.readlines(BEGINNING))
     mark = next(filter(content.startswith, MARKS), b"")
-    encoding = MARKS.get(mark) or [*likely_encodings(content), "cp1252"][0]
+    encoding = MARKS.get(mark) or _encoding(content)
     layout = Json(encoding=encoding)
     usual = {"csv": ",", "tsv": "\t"}.get(reader)
     if usual:
-        lines = content.decode(encoding, "ignore").splitlines(keepends=True)[:LINES]
+        lines = content.decode(encoding, "ignore").lstrip("\ufeff").splitlines(keepends=True)[:LINES]
         delimiter = max(usual + DELIMITERS, key=partial(_regularity, lines))
         layout["delimiter"] = delimiter
-        with suppress(csv.Error, StopIteration):
-            first = next(csv.reader(lines, delimiter=spec.delimiter or delimiter))
-            if len({*first}) < len(first):
+        with suppress(csv.Error, ValueError):
+            first, *records = csv.reader(lines, delimiter=spec.delimiter or delimiter)
+            repeated = {name for name in first if name and first.count(name) > 1}
+            sentences = [name for name in repeated if name.count(" ") > 1]
+            if sentences or repeated.intersection(chain.from_iterable(records)):
                 layout["header"] = names_of(first)
     stated = spec.model_fields_set
     return {key: layout[key] for key in layout if key not in stated and layout[key] not in ("utf-8", usual)}
+
+
+def _encoding(content: bytes) -> str:
+    """UTF-8, also with a few bytes that are not, which its reader locates; or what is most likely."""
+    text = content.decode("utf-8", "replace")
+    beyond = len(text) - len(text.encode("ascii", "ignore"))
+    if 20 * text.count("\N{REPLACEMENT CHARACTER}") < beyond:
+        return "utf-8"
+    return [*likely_encodings(content), "cp1252"][0]
 
 
 def names_of(columns: Iterable[str]) -> list[str]:
@@ -51,7 +63,7 @@ def names_of(columns: Iterable[str]) -> list[str]:
 
 def _regularity(lines: Sequence[str], delimiter: str) -> float:
     """The share of records with as many fields as the first; 0 where it has one."""
-    with suppress(csv.Error, IndexError):
-        widths = [len(fields) for fields in csv.reader(lines, delimiter=delimiter)]
-        return (widths[0] > 1) * widths.count(widths[0]) / len(widths)
-    return 0
+    widths = list[int]()
+    with suppress(csv.Error):  # a field that is too long
+        widths.extend(len(fields) for fields in csv.reader(lines, delimiter=delimiter))
+    return widths.count(widths[0]) / len(widths) if widths and widths[0] > 1 else 0

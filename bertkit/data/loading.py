@@ -66,7 +66,8 @@ def load(
 
     schema: one of its `inputs` (sets of columns) is required in full, and in train and validation one of its
         `targets`; a test split without it is returned without it. Documents of a task that reads a corpus are
-        not held in memory; see `read_corpus`.
+        not
+        held in memory; see `read_corpus`.
     rules: of the task, `Task.rules`: what the rows decide, and how those of a split are checked and changed.
     splits: those to return; None: all that exist, and train must be one of them.
     known_labels: the labels that `data.unseen_labels` accepts; None: those of train, where train is read.

@@ -44,7 +44,8 @@ def data_section(data: Any) -> tuple[Json, dict[str, Rows]]:
 
     data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a
     fraction; or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them,
-    or ambiguous."""
+    or ambiguous.
+    """
     if isinstance(data, str | os.PathLike):
         return {"source": os.fspath(data)}, {}
     if is_rows(data):

@@ -28,7 +28,8 @@ class OpenFile:
 
     problems: collects what is wrong with rows: `file.problems.add(line, what, fix)`, with the number of the
     line, or a location as text. After the first problem no more rows are used, but the rest of the file is
-    checked too."""
+    checked too.
+    """
 
     path: Path
     stream: IO[bytes]
@@ -59,8 +60,8 @@ class Reader(NamedTuple):
     rows: yields (number from 1, {column: value}) of each row. suffixes: of files that have the format,
     without the dot; in `data.format` it has the name of the entry point. unit: what the numbers count, in
     messages. columns: `any`: a row may have columns that the first lacks; `fixed`: all have the same;
-    `header`: `data.header` can name them, too. beside: suffixes of files that go with one of these, and are
-    not read as files of a split.
+    `header`: `data.header` can name them, too.
+    beside: suffixes of files that go with one of these, and are not read as files of a split.
 
     >>> def pipes(file: OpenFile) -> Iterator[tuple[int, dict[str, Any]]]:
     ...     for number, line in file.lines():

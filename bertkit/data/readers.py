@@ -122,9 +122,9 @@ def one_text_per_line(path: Path, spec: DataSpec) -> DataSpec:
 def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> NumberedRows:
     """Stream the rows of a file as (number, {column: value}).
 
-    problems: gets findings while they are read, and before the first row class names.
-    The number is the line on which the row begins; in json, xlsx and parquet, the number of the row; both
-    from 1. Nothing is yielded after the first bad row, but reading continues to gather more of them.
+    problems: gets findings while they are read, and before the first row class names. The number is the line
+    on which the row begins; in json, xlsx and parquet, the number of the row; both from 1. Nothing is yielded
+    after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
     reader = reader_of(path, spec)
@@ -140,8 +140,8 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> N
 
 
 def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> NumberedRows:
-    """The rows of one of several files: why it cannot be read goes to `problems`, beside those of
-    the others.
+    """The rows of one of several files: why it cannot be read goes to `problems`, beside those of the
+    others.
     """
     try:
         yield from read_rows(path, spec)

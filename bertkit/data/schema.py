@@ -48,11 +48,12 @@ def cell(row: Record, source: Source) -> Any:
 class Column(NamedTuple):
     """What a canonical column must hold.
 
-    text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or
-    `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. word_labels: one
-    class per word, such as NOUN. numbers: a float per word. spans: labelled stretches of a text, as
-    annotation tools export them. answers: texts, and where each starts in its context. starts: where those of
-    plain `answers` start, which `load` adds to them.
+    text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or `a|b`).
+    number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. word_labels: one class
+    per word, such as NOUN. numbers: a float per word. spans: labelled stretches of a text, as annotation
+    tools export them.
+    answers: texts, and where each starts in its context. starts: where those of plain `answers` start, which
+    `load` adds to them.
     name: what something is called, text or a whole number. value: text or any number, by which rows are
     grouped.
 

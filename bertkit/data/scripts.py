@@ -65,8 +65,8 @@ def has_unspaced(text: str) -> bool:
 
 @cache
 def marks() -> str:
-    """All combining marks (Unicode category M): accents, vowel signs, tones. For `re` they are not
-    in `\\w`.
+    """All combining marks (Unicode category M): accents, vowel signs, tones. For `re` they are not in
+    `\\w`.
     """
     return "".join(
         code for code in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(code)[0] == "M"

@@ -277,7 +277,8 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
     """Each line of all files as (number, {column: text}).
 
     Raises DataError with what `read_rows` finds wrong in any of the files, or where one has fewer lines than
-    another."""
+    another.
+    """
     lines = spec.model_copy(update={"format": "lines"})
     last = dict.fromkeys(files, 0)
     problems = Problems()

@@ -51,8 +51,10 @@ def hold_out(
 
     share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a
     number (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of`
-    the target. texts: columns; rows that have the same texts stay together, and so do rows with one value of
-    `data.group_by`. unordered: see `text_keys`. Raises DataError where no row can be held out.
+    the target.
+    texts: columns; rows that have the same texts stay together, and so do rows with one value of
+    `data.group_by`.
+    unordered: see `text_keys`. Raises DataError where no row can be held out.
     """
     labels = _labels(train, target, names)
     units = _units(train, texts, unordered)
@@ -98,7 +100,8 @@ def folds(
     Arguments are as for `hold_out`, by which folds are stratified and rows stay together; groups: columns
     whose equal values stay together too. Where every row is on its own, the sizes of folds differ by one row
     at most, and so do their numbers of rows with a label. Raises DataError where there are fewer rows or
-    groups than folds."""
+    groups than folds.
+    """
     units = _units(table, texts, unordered, groups)
     if len(units) < count:
         what = (
@@ -192,7 +195,8 @@ def _units(
     table: Table, texts: Sequence[str], unordered: int, groups: Collection[str] = ()
 ) -> list[list[int]]:
     """The rows, those together that have the same texts, or belong to one group or have the same value in one
-    of the columns `groups`, directly or by way of other rows."""
+    of the columns `groups`, directly or by way of other rows.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -215,8 +219,8 @@ def _stratified(
     labels: Sequence[Sequence[str]],
     rng: random.Random,
 ) -> Iterator[list[int]]:
-    """The units in a random order, every beginning of which is stratified by the target of their
-    first rows.
+    """The units in a random order, every beginning of which is stratified by the target of their first
+    rows.
     """
     draw = _draw(table, rng)
     of_row = _strata(table, target, labels)

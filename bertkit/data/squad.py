@@ -34,13 +34,14 @@ def is_squad(document: object) -> bool:
 def squad_rows(document: Any, problems: Problems) -> NumberedRows:
     """The questions of a SQuAD document as (number from 1, row), in the layout of the Hub's `squad`.
 
-    A row has the texts `id`, `title`, `question` and `context`, and `answers`: {"text": [...],
-    "answer_start":
-    [...]}, both empty where `is_impossible` is true. `plausible_answers` are not read.
+    A row has the texts `id`, `title`, `question` and `context`, and `answers`:
+    {"text": [...], "answer_start": [...]}, both empty where `is_impossible` is true. `plausible_answers` are
+    not read.
 
     document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
     problems: gets the articles that are not in this layout; what their fields hold is checked like that of
-    other rows."""
+    other rows.
+    """
     number = 0
     for index, article in enumerate(document["data"]):
         try:
@@ -62,7 +63,8 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
 
     Known: {"text": [...], "answer_start": [...]} (the Hub's), [{"text", "answer_start"}] (SQuAD's), a list of
     texts, one text, or an empty one for none. `answer_start` may be missing or null. Raises ValueError:
-    anything else."""
+    anything else.
+    """
     if isinstance(value, str):
         return [(value, None)] if value.strip() else []
     if isinstance(value, dict):

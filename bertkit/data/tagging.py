@@ -2,8 +2,8 @@
 
 A tag is O or PREFIX-TYPE; a type may contain hyphens. In IO it is O or TYPE. In the scheme `none` it is the
 label of a word, such as its part of speech, and there are no entities. IOB1 is from Ramshaw and Marcus 1995,
-BIO (there IOB2) from Tjong Kim Sang and Veenstra 1999. BIOES has other letters in
-BILOU (Ratinov and Roth 2009; L for E, U for S), BMES (M for I) and BMEWO (W for S).
+BIO (there IOB2) from Tjong Kim Sang and Veenstra 1999. BIOES has other letters in BILOU (Ratinov and Roth
+2009; L for E, U for S), BMES (M for I) and BMEWO (W for S).
 """
 
 from __future__ import annotations

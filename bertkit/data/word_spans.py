@@ -50,12 +50,13 @@ def words(text: str, unit: Unit = "words") -> Places:
     are between them. With the unit `characters`, of its characters.
 
     A word is a run of `\w` (letters, digits, _), or any other single character that is neither whitespace nor
-    a format character: apostrophes, hyphens, control characters, each emoji. A letter of a script that is
-    written without spaces (`scripts.UNSPACED`) is a word by itself, as ideographs are to BERT's tokenizer.
-    Combining marks (Unicode category M: accents, vowel signs, variation selectors) belong to the letter
-    before them. So do format characters (category Cf: joiners, soft hyphens, marks of direction) between the
-    characters of one word, except the zero-width space, which divides words. A zero-width joiner joins what
-    is around it."""
+    a format
+    character: apostrophes, hyphens, control characters, each emoji. A letter of a script that is written
+    without spaces (`scripts.UNSPACED`) is a word by itself, as ideographs are to BERT's tokenizer. Combining
+    marks (Unicode category M: accents, vowel signs, variation selectors) belong to the letter before them. So
+    do format characters (category Cf: joiners, soft hyphens, marks of direction) between the characters of
+    one word, except the zero-width space, which divides words. A zero-width joiner joins what is around it.
+    """
     return [match.span() for match in _pattern(unit == "characters").finditer(text)]
 
 
@@ -65,11 +66,13 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit
     unit: of `words`, which are called words here.
 
     Counted: `other`, has a text of its own that is another; `trimmed`, outer whitespace and format characters
-    removed; `empty`, dropped: nothing else; `misaligned`, cut a word and was expanded or contracted to whole
-    words; `cut`, with strict: cut a word, which is a problem; `lost`, dropped: contracted to nothing;
-    `overlapping`, dropped: shares a word with a longer span, or with an earlier
-    one of its length. In `problems`: offsets that are not whole numbers or not in the text, an end before the
-    start, a missing key, a label that is not text, and with strict a span that cuts a word.
+    removed;
+    `empty`, dropped: nothing else; `misaligned`, cut a word and was expanded or contracted to whole words;
+    `cut`, with
+    strict: cut a word, which is a problem; `lost`, dropped: contracted to nothing; `overlapping`, dropped:
+    shares a word with a longer span, or with an earlier one of its length. In `problems`: offsets that are
+    not whole numbers or not in the text, an end before the start, a missing key, a label that is not text,
+    and with strict a span that cuts a word.
     """
     offsets = words(text, unit)
     starts = [start for start, _ in offsets]
@@ -132,7 +135,8 @@ def read_spans(value: object) -> list[Span]:
 
     Read are lists of [start, end, label] or objects, also as JSON text. An object may have the pair of
     offsets in `span` or `offsets`, or a `length` in place of an end, other names for its keys, and its one
-    label in a list. Raises ValueError: anything else, or a span with several labels.
+    label in a list.
+    Raises ValueError: anything else, or a span with several labels.
     """
     if isinstance(value, str):
         try:

@@ -64,8 +64,8 @@ def calibrate(
     run was scored). These are also written into config.json and into the run's results.json, whose scores
     stay as they are. `labels` has for each label its `threshold`, `precision`, `recall`, `f1` and `support`
     on these rows. `overall`, where there are labels, has the `accuracy` of rows, the `precision` of all
-    labels given, and of single labels the share of rows `answered` with one. Both
-    have the same under `before`, with the options in use so far.
+    labels given, and of single labels the share of rows `answered` with one. Both have the same under
+    `before`, with the options in use so far.
     Raises ModelError, DataError, RecipeError, and UserError where there is nothing to fit, or the goal is out
     of reach.
 

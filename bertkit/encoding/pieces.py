@@ -66,8 +66,8 @@ def _unread(ids: Sequence[int], unknown: int | None) -> int:
 
 
 def template(tokenizer: PreTrainedTokenizerBase, texts: int) -> tuple[list[list[int]], list[int]]:
-    """The special tokens before, between and after so many texts (1 or 2), and the token type of
-    each text.
+    """The special tokens before, between and after so many texts (1 or 2), and the token type of each
+    text.
     """
     encoded = tokenizer(*["a"] * texts, return_token_type_ids=True)
     ids = encoded["input_ids"]

@@ -1,5 +1,5 @@
-"""Questions and contexts to windows of tokens: the whole question in each, the context in
-overlapping parts.
+"""Questions and contexts to windows of tokens: the whole question in each, the context in overlapping
+parts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LEAST_ROOM = 8  # tokens of the context that must fit in a window with the quest
 
 @dataclass(frozen=True)
 class Windows(Columns):
-    """The features of a chunk of rows, with the contexts as they were tokenized, which decoding
-    reads again.
+    """The features of a chunk of rows, with the contexts as they were tokenized, which decoding reads
+    again.
     """
 
     contexts: Sequence[Tokenized]  # of each row
@@ -86,7 +86,8 @@ def label_windows(
     columns: Mapping[str, Sequence[Any]], answers: Sequence[Record], contexts: Sequence[Tokenized]
 ) -> list[list[int]]:
     """For each window the tokens at which the row's first answer starts and ends; twice 0, the first special
-    token, where the window does not contain it."""
+    token, where the window does not contain it.
+    """
     gold = [_gold_tokens(*pair) for pair in zip(answers, contexts, strict=True)]
     labels = []
     for row, low, count, place in zip(

@@ -1,5 +1,6 @@
 """Texts and pairs of texts to tokens: truncated, windowed or refused past the length limit, and always
-counted; and what is said about lengths and unknown tokens."""
+counted; and what is said about lengths and unknown tokens.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def encode_texts(
     prefix: prepended to each text. Columns: the tokenizer's model inputs without padding, each `(tokens,)`;
     `row`, the index of the text; `length`, the tokens of this feature; of the whole row `lost`, the tokens
     that no feature holds, and `unread`, see there. `truncate` keeps the tokens that transformers keeps with
-    `truncation=True`. Raises RowsError under `overflow: error`, with the rows that are too long.
+    `truncation=True`.
+    Raises RowsError under `overflow: error`, with the rows that are too long.
     """
     if max_length < 8:
         raise ValueError(f"max_length {max_length} leaves no room for words")

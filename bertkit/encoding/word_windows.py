@@ -85,7 +85,8 @@ def _heads(text: Tokenized, words: Sequence[Span], space: int | None) -> tuple[I
     """The words that have a token, in order, and the first token of each, `(read,)` both.
 
     space: the token of SentencePiece that is the space before a word and nothing else. It is the word's first
-    token."""
+    token.
+    """
     offsets = np.asarray(words, dtype=np.int64).reshape(-1, 2)
     # The first token that reaches into the word: it may begin before it, where a token spans two words.
     heads = np.searchsorted(text.ends, offsets[:, 0], side="right")

@@ -75,7 +75,8 @@ def schedule(args: TrainingArguments, optimizer: Any, steps: int) -> Any:
 
     That of warmup_stable_decay takes shares of the steps too, and decays in the last fifth by default. Raises
     ValueError where warm-up and decay are longer than all steps, TypeError for `lr_scheduler_kwargs` it does
-    not have."""
+    not have.
+    """
     kwargs: Any = args.lr_scheduler_kwargs or {}
     warmup = args.get_warmup_steps(steps)
     if args.lr_scheduler_type == "warmup_stable_decay":

@@ -71,7 +71,8 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     """Raises ModelError where the weights have other names or shapes than those of the trainer's model.
 
     With LoRA, the checkpoint has the adapter alone. A tensor that several parts share is stored under one of
-    its names."""
+    its names.
+    """
     model: Any = trainer.model
     lora = isinstance(model, PeftModel)
     weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)

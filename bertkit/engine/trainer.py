@@ -89,8 +89,8 @@ class Trainer(CheckpointTrainer):
         )
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Trainer's optimizer; parameters with a factor of the task get their own learning rate and
-        no decay.
+        """Trainer's optimizer; parameters with a factor of the task get their own learning rate and no
+        decay.
         """
         if self.optimizer is not None:
             return self.optimizer

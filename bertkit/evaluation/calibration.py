@@ -166,8 +166,8 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
 
 
 def label_thresholds(thresholds: Limits, names: Sequence[str], default: float) -> list[float]:
-    """The threshold of each label. thresholds: by label, or one for all; default: of a label that
-    has none.
+    """The threshold of each label. thresholds: by label, or one for all; default: of a label that has
+    none.
     """
     if isinstance(thresholds, Mapping):
         return [thresholds.get(name, default) for name in names]

@@ -3,7 +3,8 @@ prediction.
 
 The score of a label is 1 - its probability, as in Sadinle et al. 2019, "Least Ambiguous Set-Valued
 Classifiers With Bounded Error Levels"; the guarantee is that of Angelopoulos & Bates 2021, arXiv 2107.07511,
-section 1."""
+section 1.
+"""
 
 from __future__ import annotations
 

@@ -196,9 +196,9 @@ class GradedEntities(GradedTags):
         """Number of gold entities by outcome, and of spurious predicted ones; read as conlleval does.
 
         correct: predicted. boundary: a predicted entity of the right type overlaps it, with another extent.
-        type:
-        the same extent, another type. both: only entities of another type and extent overlap it. missed: none
-        does. These sum to the gold entities. spurious: predicted entities that overlap no gold one.
+        type: the same extent, another type. both: only entities of another type and extent overlap it.
+        missed: none does. These sum to the gold entities. spurious: predicted entities that overlap no gold
+        one.
         """
         counts: Counter[str] = Counter()
         for gold, predicted in self._sentences(entities):

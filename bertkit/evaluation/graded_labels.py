@@ -95,7 +95,8 @@ class GradedLabels(Graded):
 
     def details(self) -> Json:
         """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows
-        with a label where some have none, and calibration before and after."""
+        with a label where some have none, and calibration before and after.
+        """
         coverage = {} if self.conformal is None else {"coverage": list(self._coverage(self.conformal))}
         if self.kind == "regression":
             return coverage
@@ -161,7 +162,8 @@ class GradedLabels(Graded):
 
     def _gold(self) -> Floats:
         """Probabilities of the gold labels `(rows,)`; for regression the residuals, negative, so that more is
-        better here too."""
+        better here too.
+        """
         if self.kind == "regression":
             return np.asarray(-np.abs(self.chosen - self.references))
         return np.asarray(self.table[np.arange(len(self.table)), self.references])

@@ -87,7 +87,8 @@ def scored(
     multi-label of the decision (Guo et al. 2017). In multi-label each (row, label) is a decision, over which
     `f1_micro` and `ece` go, and `subset_accuracy` is the share of rows with exactly the right labels.
     `matthews_correlation` is 0 where truth or predictions are constant, as in scikit-learn. A row without a
-    single label counts as wrong: it lowers accuracy and recall, but no precision."""
+    single label counts as wrong: it lowers accuracy and recall, but no precision.
+    """
     if kind == "regression":
         return regression(references, np.asarray(table)[:, 0])
     probabilities = np.asarray(table, dtype=np.float64)

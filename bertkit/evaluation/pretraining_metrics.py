@@ -47,7 +47,8 @@ def unigrams(
     frequencies.
 
     labels: of the masked examples, -100 where nothing is masked. Frequencies are those of the first examples,
-    plus one."""
+    plus one.
+    """
     counts = np.ones(vocabulary)
     for ids in features.select(range(min(len(features), SAMPLE)))["input_ids"]:
         counts += np.bincount(np.asarray(ids, dtype=np.int64), minlength=vocabulary)

@@ -50,7 +50,8 @@ def measures(hits: Mapping[str, Sequence[str]], judged: Judgements) -> PerQuery:
     - `recall@k`: share of the relevant documents among the first k.
 
     Relevant is a grade of 1 or more. A query without a relevant document, or for which nothing was found,
-    scores 0. Raises UserError: ir-measures is not installed.
+    scores 0.
+    Raises UserError: ir-measures is not installed.
     """
     with extras_required():
         import ir_measures

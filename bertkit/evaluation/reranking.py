@@ -27,8 +27,8 @@ CUTOFF = 10  # of ndcg@10 and mrr@10
 
 
 def query_numbers(queries: Iterable[str], names: Iterable[str | None] | None) -> Ints:
-    """The number of each row's query, from 0, in the order of first rows; by its name, or else by
-    its text.
+    """The number of each row's query, from 0, in the order of first rows; by its name, or else by its
+    text.
     """
     numbers: dict[tuple[bool, str], int] = {}
     pairs = zip(queries, repeat(None) if names is None else names, strict=False)
@@ -54,9 +54,9 @@ class RankedRows(Graded):
     """Documents' targets and scores, and the number of each one's query, from 0: `(rows,)` each.
 
     grouped: whether the order within a query counts, else every row stands alone. graded: whether there are
-    targets other than 0 and 1. What is None is inferred from the rows.
-    Relevant is a target above 0; a document's gain is its target, and never below 0. Of equal scores the less
-    relevant document comes first: a tie is not a gain, whatever the order of the rows.
+    targets other than 0 and 1. What is None is inferred from the rows. Relevant is a target above 0; a
+    document's gain is its target, and never below 0. Of equal scores the less relevant document comes first:
+    a tie is not a gain, whatever the order of the rows.
     """
 
     def __init__(

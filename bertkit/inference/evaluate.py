@@ -215,7 +215,8 @@ def evaluate(
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for
     `load` and `score`.
     Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data
-    alone, a dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
+    alone, a
+    dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
 
     >>> scores = bertkit.evaluate("runs/quickstart", split="test")
     >>> 0 <= scores["metrics"]["accuracy"] <= 1
@@ -250,7 +251,8 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
 
     Returns `rows`, `metrics` and `intervals` of both stages, `first_stage` and `depth`.
     depth: number of documents per query that the cross-encoder reorders; the rest follow in the retriever's
-    order. Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
+    order.
+    Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
     """
     if not 1 <= depth <= MAX_HITS:
         raise UserError(

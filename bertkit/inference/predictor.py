@@ -27,7 +27,7 @@ from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
 from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
-from bertkit.models.untrusted import VettedFolder, read_object, require_model, vet_model
+from bertkit.models.untrusted import read_object, require_model, vet
 from bertkit.sections import ModelSpec
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
@@ -164,7 +164,8 @@ class Predictor:
         Columns are the answer's own, such as `label` and `score`, one per label with its probability, and for
         nested answers those of csv output, such as `entities`, as JSON. They are the same whatever the
         answers are, also without rows: a score that `top_k` leaves out is missing. Raises DataError as
-        `stream` does."""
+        `stream` does.
+        """
         others = self.rows_of(rows)
         first = list(islice(others, 1))
         answers = [dict(flat(answer)) for answer in self.stream(chain(first, others))]
@@ -266,12 +267,13 @@ def _texts(texts: Iterable[Any]) -> list[str]:
     return values
 
 
-def model_folder(source: str | Path, revision: str | None = None) -> VettedFolder:
-    """The model folder of a run folder, a model folder, or a Hub id. Raises ModelError."""
+def model_folder(source: str | Path, revision: str | None = None) -> Path:
+    """The model folder of a run folder, a model folder, or a Hub id; not yet vetted. Raises ModelError."""
     path = Path(source).expanduser()
     for folder in (path / "model", path):
         if (folder / "config.json").is_file():
-            return vet_model(folder, exports=True)
+            require_model(folder, exports=True)
+            return folder
     if (path / "recipe.yaml").is_file():
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
             raise ModelError(
@@ -308,7 +310,7 @@ def load(
     >>> [key for key in answers[0] if key in ("label", "score", "truncated")]
     ['label', 'score', 'truncated']
     """
-    folder = model_folder(source, revision)
+    folder = vet(model_folder(source, revision))
     settings = read_settings(folder, task, str(source))
     kind = settings.kind(str(source))
     exported = settings.onnx is not None

@@ -19,7 +19,8 @@ T = TypeVar("T")
 def progress(items: Iterable[T], noun: str, total: int | None = None, size: int = 1) -> Iterator[T]:
     """The items, unchanged; the first process logs every ten seconds how much is done when one is requested.
 
-    total: how many there are, if that is known, for the time that is left. size: how many one item is.
+    total: how many there are, if that is known, for the time that is left.
+    size: how many things one item counts for.
     """
     started = reported = time.monotonic()
     for number, item in enumerate(items):

@@ -198,8 +198,9 @@ def load_tokenizer(
 
     It gives the ids of tokenizer.json, if there is one, whatever class the folder names.
     exported: whether `export` wrote the folder, so that torch is not needed. token_types: whether the model
-    reads them. Raises ModelError where there is none, where its files contradict each other, and on what
-    bertkit does not support: a tokenizer written in Python, one without a padding token, padding on the left.
+    reads them.
+    Raises ModelError where there is none, where its files contradict each other, and on what bertkit does not
+    support: a tokenizer written in Python, one without a padding token, padding on the left.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -398,9 +399,11 @@ def load_model(
     """`auto_class` with this encoder's weights, in fp32, on the CPU.
 
     settings: fields of the model's config, such as `num_labels`. own_config: of a class that only bertkit
-    has. new_head: whether tensors outside the encoder may be randomly initialised. They are named once in the
-    log. Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or
-    misshapen."""
+    has.
+    new_head: whether tensors outside the encoder may be randomly initialised. They are named once in the log.
+    Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or
+    misshapen.
+    """
     return load_and_report(encoder, auto_class, settings, new_head=new_head, own_config=own_config)[0]
 
 

@@ -86,7 +86,8 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     extra_modules: for a model that is an encoder without a head, its modules that do not belong to the
     encoder.
     Raises UserError when peft is not installed, knows no targets for this architecture, or does not find
-    those given."""
+    those given.
+    """
     with extras_required():
         from peft import LoraConfig, get_peft_model
     from torch.nn import Linear

@@ -133,8 +133,8 @@ def bounded(folder: Path) -> Iterator[None]:
 
 
 def _unsuitable(folder: Path) -> Iterator[Problem]:
-    """Files that are too large, or name others: transformers would open what an index names,
-    wherever it is.
+    """Files that are too large, or name others: transformers would open what an index names, wherever it
+    is.
     """
     for file in sorted(folder.rglob("*")):
         text = file.suffix in (".json", ".txt", ".model", ".jinja") and file.is_file()

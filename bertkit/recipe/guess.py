@@ -34,6 +34,11 @@ ROLES = {  # task -> canonical column -> usual names; the last is the target
 NO_TEXTS = ("tokens", "tags", "grade")
 SCORES = ("similarity", "relatedness")  # also with few values
 NEXT = {"1": "2", "a": "b"}  # last characters of names such as text1 and text2, text_a and text_b
+PAIRED = {
+    "premise": ["hypothesis"],
+    "question": ["passage", "context", "document"],
+    "query": ["passage", "document"],
+}
 MOST_LABELS = 200
 MOST_NUMBERS = 10  # whole ones that are classes, in a column of another name
 LONGER = 4  # times the words of the next column: the text
@@ -59,7 +64,7 @@ class Column:
     def words(self) -> float:
         """The median length of its texts; 0 of other values, and of numbers."""
         texts = all(isinstance(value, str) for value in self.values)
-        return median(map(length, self.values)) if texts and not self.matches(_NUMBER) else 0
+        return median(map(length, self.values)) if self.values and texts and not self.matches(_NUMBER) else 0
 
     @cached_property
     def holds(self) -> str:
@@ -81,14 +86,14 @@ class Column:
     @cached_property
     def labels(self) -> list[str]:
         """The label or labels of each row, one after another."""
-        parts = (value.split("|") if isinstance(value, str) else value for value in self.values)
+        parts = (value if isinstance(value, list) else str(value).split("|") for value in self.values)
         return [*map(str, chain.from_iterable(parts) if self.holds == "labels" else self.values)]
 
     @property
     def is_text(self) -> bool:
         """Whether these are texts: mostly different, of a few words."""
         fewest = 1 if self.name.casefold() in NAMES["text"] else 3
-        return self.words >= fewest and 2 * len({*self.values}) >= len(self.values)
+        return self.holds != "spans" and self.words >= fewest and 2 * len({*self.values}) >= len(self.values)
 
     @property
     def is_class(self) -> bool:
@@ -100,12 +105,20 @@ class Column:
         """Whether a model may learn to say these values."""
         if self.holds == "spans":
             return True
+        if self.is_vector:
+            return False
         if _NO_LABEL.fullmatch(self.name) or self.matches(_DATE):
             return False
         number = self.matches(_WHOLE) and self.name.casefold() not in NAMES["label"]
         if self.holds == "score":
             return not number
         return self.is_class and not (number and len({*self.labels}) > MOST_NUMBERS)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether its first value is a list of numbers."""
+        first = next(iter(self.values), None)
+        return isinstance(first, list) and any(isinstance(item, float) for item in first)
 
     def matches(self, pattern: re.Pattern[str]) -> bool:
         """Whether all values match."""
@@ -155,13 +168,16 @@ def guess(table: Table, texts: Sequence[str], label: str | None, task: str | Non
     """
     for name in (*texts, *filter(None, [label])):
         if name not in table:
-            raise _unclear(f"no column {beginning(name, 60)}", table.values(), "text")
+            option = "text" if name in texts else "label"
+            raise _unclear(f"no column {beginning(name, 60)}", table.values(), option)
     if len(texts) > 2:
         raise _unclear("more than two columns of texts", table.values(), "text")
     for name, roles in ROLES.items():
-        usable = task in (None, name) and (not texts or name == task != "sentence-similarity")
+        labelled = "positive" not in roles
+        usable = task in (None, name) and (not texts or (task is not None and labelled))
+        usable = usable and (not label or task is not None or labelled)
         columns = _by_roles(table, roles, texts, label) if usable else {}
-        if columns:
+        if columns and (task or _agree(table, columns)):
             return Guess(name, columns)
     texts = texts or _pair(table, label) or [_choose(table, [label], "text").name]
     target = table[label] if label else _choose(table, texts, "label")
@@ -192,13 +208,27 @@ def _by_roles(
     return columns
 
 
+def _agree(table: Table, columns: Table) -> bool:
+    """Whether columns that were chosen by their names have values that agree with them."""
+    names = {column.name.casefold() for column in columns.values()}
+    if "answers" in columns:
+        pairs = zip(columns["answers"].cells, columns["context"].cells, strict=True)
+        located = [answer in str(context) for answer, context in pairs if answer and isinstance(answer, str)]
+        return 2 * sum(located) >= len(located)
+    if "grade" in columns:
+        return "label" not in names or not names.isdisjoint({"query", "document"})
+    if "positive" in columns and names.isdisjoint({"anchor", "positive"}):
+        return not any(column.is_label for column in table.values() if column not in columns.values())
+    return True
+
+
 def _pair(table: Table, label: str | None) -> Sequence[str]:
     """The names of two columns of texts that go together."""
     texts = {name.casefold(): name for name, column in table.items() if column.words >= 2 and name != label}
     for name in texts:
-        other = "hypothesis" if name == "premise" else name[:-1] + NEXT.get(name[-1:], " ")
-        if other in texts:
-            return texts[name], texts[other]
+        for other in PAIRED.get(name, [name[:-1] + NEXT.get(name[-1:], " ")]):
+            if other in texts:
+                return texts[name], texts[other]
     return ()
 
 
@@ -210,7 +240,7 @@ def _choose(table: Table, taken: Sequence[str | None], option: str) -> Column:
 
     def rank(column: Column) -> tuple[bool, ...]:
         name = column.name.casefold()
-        return column.holds == "spans", name == option, name in NAMES[option]
+        return option == "label" and column.holds == "spans", name == option, name in NAMES[option]
 
     first = [column for column in candidates if rank(column) == max(map(rank, candidates))]
     if len(first) == 1:

@@ -71,7 +71,12 @@ class FirstRecipe:
         return Recipe(**self.sections)
 
     def text(self, file: Path) -> str:
-        """The text of the recipe for this file, to whose folder its paths are relative."""
+        """The text of the recipe for this file, to whose folder its paths are relative.
+
+        Raises UserError for rows from Python, which no file holds.
+        """
+        if self.sections["data"].get("source") == MEMORY:
+            raise UserError("", "rows from Python are in no file", "Pass `recipe` to bertkit.train.")
         comments = {**ABOUT, **self.comments}
         lines = ["# By bertkit init. Every key is explained in docs/recipes.md."]
         for name, section in self.sections.items():
@@ -109,7 +114,11 @@ def init(
     section, rows = data_section(data)
     section |= parse_layout(layout).model_dump(exclude_unset=True, exclude={"source"})
     section |= store_rows(rows) if rows else {}
+    if "columns" in section:
+        raise UserError("data.columns", "init chooses the columns", "Name them: text=…, label=….")
     spec = parse_data_spec(section)
+    if isinstance(spec.source, dict):
+        raise UserError("data.source", "several files", "Name one, or the folder that they are in.")
     source = Path(str(spec.source))
     if spec.source != MEMORY and not source.exists():
         raise UserError(source, "no such file or folder", "A data set of the Hub needs a recipe by hand.")
@@ -120,9 +129,9 @@ def init(
     if len(target.cells) >= MOST_ROWS:
         seen = f"the first {seen}"
     columns = {canonical: column.name for canonical, column in chosen.columns.items()}
-    section = {**section, **needs, **section, "columns": columns}
+    section = {**needs, **section, "columns": columns}
     if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
-        section["missing_labels"] = "ignore"
+        section.setdefault("missing_labels", "ignore")
     sections, comments = _settings(chosen, model)
     why = [*chosen.lines(), seen, *(f"{key}: {json_line(value)}" for key, value in needs.items())]
     return FirstRecipe({**sections, "data": section}, {**comments, "source": seen}, why)
@@ -132,12 +141,16 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
     """The first rows of a source as columns, and the keys of `data:` that it needs. Raises DataError."""
     needs = Json()
     headed = False
-    if spec.source != MEMORY and not (source / "qrels").is_dir():
-        file = files_at(source, spec)["train"][0]
-        needs |= layout_of(file, spec)
-        headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx")
-        headed &= "header" not in {*needs, *spec.model_fields_set}
+    folders = ("qrels", "dataset_dict.json", "state.json")  # of BEIR, and of a data set that was saved
+    if spec.source != MEMORY and not any((source / name).exists() for name in folders):
+        file = files_at(source, spec).get("train", [source])[0]
+        if file.is_file():
+            needs |= layout_of(file, spec)
+            headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx")
+            headed &= "header" not in {*needs, *spec.model_fields_set}
     parts = open_source(spec.model_copy(update=needs), None, ())
+    if "train" not in parts:
+        raise UserError(source, f"no split train; it has {', '.join(parts)}", "Name a file to learn from.")
     rows = [row for _, row in islice(parts["train"][0].rows, MOST_ROWS)]
     table = dict[str, Column]()
     for name in dict.fromkeys(chain.from_iterable(rows)):
@@ -161,7 +174,8 @@ def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[s
     size = next((size for size in SIZES if size >= needed), SIZES[-1])
     config = Path(encoder, "config.json")
     if config.is_file():
-        size = min(size, read_json(config).get("max_position_embeddings", size))
+        positions = read_json(config).get("max_position_embeddings")
+        size = min(size, positions) if isinstance(positions, int) and positions > 0 else size
     task: Json = {"name": chosen.task}
     comments = {
         "task": "by the columns below",
@@ -173,11 +187,11 @@ def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[s
         task["stride"] = 3 * size // 8
     if "tags" in chosen.columns and without_prefixes(target.labels):
         task |= {"data_scheme": "IO"} if "O" in target.labels else {"scheme": "none"}
-    elif chosen.task == "token-classification":
+    elif not chosen.columns.keys().isdisjoint({"tags", "spans"}):
         task["head"] = "crf"
     sections = {"task": task, "model": {"name": encoder, "max_length": size}}
     few = len(target.cells) < MOST_ROWS
-    classes = chosen.task == "text-classification" and "score" not in chosen.columns
+    classes = not chosen.columns.keys().isdisjoint({"label", "labels"})
     if few and classes and len(target.labels) < FEW * len({*target.labels}):
         task["method"] = "contrastive"
         comments["task"] = f"contrastive: under {FEW} rows per label, see docs/few-shot.md"

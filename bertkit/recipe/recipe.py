@@ -98,7 +98,8 @@ def read(
     data: replaces its `data:`, if not None. values: sections, and keys of sections by their own names.
     overrides: as for `load_recipe`, after the values; as are check_files and own_metrics. several: whether it
     may be of several tasks. Raises RecipeError with everything that is wrong, and DataError on rows that
-    cannot be read."""
+    cannot be read.
+    """
     if isinstance(source, AnyRecipe if several else Recipe) and data is None and not values and not overrides:
         return source
     origin = _source(source)
@@ -151,9 +152,9 @@ def load_recipe(
     """Read, override, check and complete a recipe.
 
     source: a file, the name of a shipped recipe, or a dict of what `Recipe` takes.
-    overrides: `key.sub=value` (YAML values) and `~key.sub`.
-    Paths in a recipe file are relative to its folder, those in overrides and shipped recipes to the working
-    directory; in the result all are absolute. check_files: whether data files and model folders must exist.
+    overrides: `key.sub=value` (YAML values) and `~key.sub`. Paths in a recipe file are relative to its
+    folder, those in overrides and shipped recipes to the working directory; in the result all are absolute.
+    check_files: whether data files and model folders must exist.
     own_metrics: whether `metric_for_best_model` may be unknown, as one of your own metrics that `train`
     takes.
 

@@ -43,7 +43,9 @@ DECIDED = {
         _HUB: "push_to_hub hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
         _HUB + _SECRET: "hub_token",
         "remove it, and write `seeds: [{value}]` at the top of the recipe": "seed data_seed",
-        "remove it, or write checkpoints: best or none; a run resumes with its optimizer": "save_only_model",
+        (
+            "remove it, or write checkpoints: best or none; no run resumes without the optimizer"
+        ): "save_only_model",
         "remove it; the task, the device and bertkit's trainer settle it": (
             "train_sampling_strategy length_column_name remove_unused_columns label_names "
             "prediction_loss_only batch_eval_metrics include_for_metrics eval_do_concat_batches "
@@ -147,7 +149,8 @@ def _shape(hint: Any) -> Any:
     values.
 
     An enum is the choice of its values, and no other text where the type allows text too. "any": YAML cannot
-    write it."""
+    write it.
+    """
     kind = get_origin(hint) or hint
     arguments = get_args(hint)
     if kind is Literal:

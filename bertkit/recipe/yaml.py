@@ -4,10 +4,8 @@ text.
 ruamel.yaml parses; the data are read from its events, because its loaders fail what a recipe needs: the
 round-trip loader (whose `.lc` has lines) stops at the first duplicate key, resolves aliases, drops tags
 silently, fails with RecursionError on deep nesting, turns 1_000 into a number, 2026-11-01 into a date, and
-keys such as
-007
-into numbers. Here nothing is constructed, so no tag names an object, and aliases are refused, so none can
-multiply.
+keys such as 007 into numbers. Here nothing is constructed, so no tag names an object, and aliases are
+refused, so none can multiply.
 """
 
 from __future__ import annotations

@@ -35,9 +35,8 @@ def write_report(run: str | Path, output: str | Path | None = None) -> Path:
     """Write the report of a run, with a csv of its mistakes; returns the page's path.
 
     output: by default RUN/report.html, beside mistakes.csv. The mistakes of NAME.html are in
-    NAME-mistakes.csv, but
-    not beside a device. Raises ModelError for a folder that is not a finished run, UserError for damaged
-    files.
+    NAME-mistakes.csv, but not beside a device. Raises ModelError for a folder that is not a finished run,
+    UserError for damaged files.
     """
     path = Path(output) if output else Path(run) / "report.html"
     table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
@@ -106,8 +105,8 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
 
 
 def write_explanations_page(explanations: Sequence[Record], source: str, output: Path) -> Path:
-    """Write explanations of the model at `source`, as `explain` returns them, as one page; returns
-    its path.
+    """Write explanations of the model at `source`, as `explain` returns them, as one page; returns its
+    path.
     """
     name = Path(source).name if Path(source).is_dir() else source
     write_text(

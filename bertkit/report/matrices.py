@@ -106,8 +106,8 @@ def _shares(counts: Any) -> Any:
 
 
 def transitions(facts: Facts) -> Matrix | None:
-    """The scores that a CRF learned for one tag after another, in nats; None without a CRF, or for
-    many tags.
+    """The scores that a CRF learned for one tag after another, in nats; None without a CRF, or for many
+    tags.
     """
     if facts.transitions is None or len(facts.options["tags"]) > MAX_NUMBERS:
         return None

@@ -74,8 +74,8 @@ class Mistakes(NamedTuple):
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
-    """The mistakes on the reported split; None if the run folder has no answers, or the task no
-    right ones.
+    """The mistakes on the reported split; None if the run folder has no answers, or the task no right
+    ones.
     """
     find = MISTAKES.get(facts.task) or (_of_task if get_task(facts.task).mistake else None)
     return find(facts) if find and facts.rows else None
@@ -88,7 +88,11 @@ def _of_task(facts: Facts) -> Mistakes:
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
         wrong: tuple[str, str, float] | None = task.mistake(options, row)  # gold, answer, distance
-        return None if wrong is None else Mistake(number, *wrong, _texts(facts, row))
+        if wrong is None:
+            return None
+        *pair, distance = wrong
+        gold, answer = pair
+        return Mistake(number, gold, answer, distance, _texts(facts, row))
 
     return _by_row(facts, "off by", find)
 

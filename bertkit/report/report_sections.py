@@ -90,8 +90,8 @@ def headline(facts: Facts) -> Headline:
 
 
 def summary(facts: Facts) -> str:
-    """The selection metric with its interval, the best baseline, the verdict, and what was trained
-    on what.
+    """The selection metric with its interval, the best baseline, the verdict, and what was trained on
+    what.
     """
     model = headline(facts)
     text = (
@@ -240,8 +240,8 @@ def label_thresholds(options: Record) -> Mapping[str, float]:
 
 
 def coverage_rows(facts: Facts) -> Lines:
-    """How often sets or intervals had what is right on test; the first row is the header. Empty
-    without any.
+    """How often sets or intervals had what is right on test; the first row is the header. Empty without
+    any.
     """
     test = facts.results["splits"].get("test", {})
     rows = test.get("coverage", ())
@@ -282,8 +282,8 @@ def calibrated_later(facts: Facts) -> list[Finding]:
 
 
 def overview(facts: Facts) -> Picture | None:
-    """The headline on each split with its interval, compared with baselines and the recipe's
-    expected range.
+    """The headline on each split with its interval, compared with baselines and the recipe's expected
+    range.
     """
     name = facts.headline
     others = _baselines(facts, facts.split)
@@ -328,8 +328,8 @@ def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
 
 
 def explained(explanations: Sequence[Record]) -> list[Json]:
-    """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row`
-    and `gold`.
+    """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row` and
+    `gold`.
     """
     return [*starmap(_explained, enumerate(explanations, 1))]
 

@@ -1,5 +1,5 @@
-"""What the scores of a run say: a verdict in one sentence, and findings to act on beside those of
-the data.
+"""What the scores of a run say: a verdict in one sentence, and findings to act on beside those of the
+data.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def best_baseline(results: Record, split: str, metric: str | None = None) -> Bas
 
 def followed(results: Record, split: str) -> str:
     """The metric that the verdict is on: the selection metric; or macro F1, where one constant answer is so
-    often right that accuracy says little about the other labels."""
+    often right that accuracy says little about the other labels.
+    """
     constant = results["baselines"].get(split, {}).get("majority", {}).get("accuracy") or 0.0
     blind = (
         results["headline"] == "accuracy"
@@ -115,7 +116,8 @@ def compared(results: Record, split: str, metric: str) -> Comparison | None:
 def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
     """How far the selection metric can be trusted, and whether it is better than the best baseline; see
     `followed` and `compared`. Where a metric without a threshold says the opposite, so does the verdict.
-    findings: of the data."""
+    findings: of the data.
+    """
     split = reported_split(results)
     name = followed(results, split)
     scores = results["splits"][split]

@@ -131,8 +131,10 @@ def search(
     """The documents of a store that are nearest to a query, best first; of several queries, a list for each.
 
     top_k: how many. filter: such as `{"lang": "en", "year": {"gte": 2020}}`, or conditions as text:
-    `["year>=2020"]`. hybrid: fuse the ranks with those of full-text search. rerank: a cross-encoder that
-    reorders the first documents. model: the new location of the store's model, if it was moved.
+    `["year>=2020"]`.
+    hybrid: fuse the ranks with those of full-text search. rerank: a cross-encoder that reorders the first
+    documents.
+    model: the new location of the store's model, if it was moved.
     Raises DataError: an empty store or query, a bad `top_k` or filter; ModelError: a store of another model.
 
     >>> _ = bertkit.index("runs/retriever", "articles.store", "articles.jsonl")

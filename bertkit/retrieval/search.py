@@ -62,7 +62,8 @@ def search(
     exact: compare with all vectors, even if there is an approximate index.
     rerank: orders the first CANDIDATES documents by its scores of their best passages.
     timeout: seconds after which LanceDB gives up. Raises DataError: an empty store or query, a bad `top_k` or
-    filter; ModelError: a store of another model.
+    filter;
+    ModelError: a store of another model.
     """
     store.require(store.made_with)  # it may have been replaced
     ranked = _Ranked(store, _unit(query, vector), to_sql(filter or {}, store.columns), timeout)

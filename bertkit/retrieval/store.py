@@ -102,8 +102,8 @@ class Store:
         """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded
         again.
 
-        rows: a location for messages, and `{"id" or "_id", "text", optional "title", further columns}`.
-        Each batch is written in one step, so that an interrupted call is completed by the same call.
+        rows: a location for messages, and `{"id" or "_id", "text", optional "title", further columns}`. Each
+        batch is written in one step, so that an interrupted call is completed by the same call.
         ann_from: minimum number of passages for an approximate index.
         Returns the numbers of documents `added`, `replaced`, `unchanged`, `repeated` (rows equal to an
         earlier one) and `empty` (without text: skipped), and of `passages` written.

@@ -24,8 +24,8 @@ class Limits:
     timeout: float = 30  # seconds to read a body, and again to answer it
 
     def require_count(self, count: int, name: str) -> None:
-        """Raises Refused where a request has more rows than are allowed. name: of the field that
-        holds them.
+        """Raises Refused where a request has more rows than are allowed. name: of the field that holds
+        them.
         """
         if count > (limit := self.max_client_batch_size):
             raise Refused(413, f"`{name}` has {count} items; {limit} are allowed", "Validation")

@@ -192,8 +192,8 @@ class CountedRequest(Request):
     """A request whose body is JSON of a limited shape. Raises HTTPException, which FastAPI passes on."""
 
     async def json(self) -> Any:
-        """The body as JSON. Raises HTTPException for what is not text, and for too many rows, keys
-        or words.
+        """The body as JSON. Raises HTTPException for what is not text, and for too many rows, keys or
+        words.
         """
         raw = await self.body()
         try:

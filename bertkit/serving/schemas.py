@@ -27,8 +27,8 @@ _TYPES: Json = {"text": str, "words": list[str], "name": str | int | float | Non
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads rows for one task, whose columns have the task's names or those that the recipe mapped
-    to them.
+    """Reads rows for one task, whose columns have the task's names or those that the recipe mapped to
+    them.
     """
 
     task: Task
@@ -64,7 +64,8 @@ class RowReader:
         """Rows of a request, in canonical columns.
 
         Raises DataError with row numbers and columns, and Refused for more rows than are allowed, before they
-        are read."""
+        are read.
+        """
         if not isinstance(body, list):
             raise DataError("rows", f"expected a list, found {short_repr(body)}")
         if not body:

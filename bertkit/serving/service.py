@@ -141,7 +141,8 @@ class Service:
         them.
 
         Only answers to `rows` can say that a row was empty; elsewhere it is refused, as
-        text-embeddings-inference does."""
+        text-embeddings-inference does.
+        """
         if not rows:
             raise Refused(400, f"`{name}` is empty", "Empty")
         self.limits.require_count(len(rows), name)

@@ -223,7 +223,8 @@ def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
     """Rows of texts or pairs.
 
     Raises Refused for texts if the model reads pairs, and vice versa, and for another function than the
-    model's own."""
+    model's own.
+    """
     wanted = body.parameters and body.parameters.function_to_apply
     activation = FUNCTIONS.get(task.kind, "none")
     if wanted not in (None, activation):

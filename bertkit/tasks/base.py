@@ -221,7 +221,8 @@ class Task(ABC, Generic[O]):
 
         Rows and features are Datasets, or `Columns`, which have the methods of Dataset that tasks use.
         Columns named in `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot
-        be read."""
+        be read.
+        """
 
     def features(self, rows: Dataset) -> Dataset:
         """`encode` of all rows, at least one, on disk, in the order of training: those of a unit are

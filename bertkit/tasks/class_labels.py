@@ -78,8 +78,8 @@ def names_of(labels: Any) -> list[str]:
 
 
 def label_ids(labels: Any) -> dict[str, int]:
-    """Label name, or value in the data, -> label id; labels: {value in the data: name}, settled;
-    else no ids.
+    """Label name, or value in the data, -> label id; labels: {value in the data: name}, settled; else no
+    ids.
     """
     values = labels if isinstance(labels, dict) else {}
     ids = {name: index for index, name in enumerate(names_of(labels))}
@@ -216,7 +216,8 @@ def settle_weights(
 
     auto: n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1. Of
     so many `rows`, each with any number of labels: its rows without the label per row with it, at most
-    HIGHEST_WEIGHT."""
+    HIGHEST_WEIGHT.
+    """
     if wanted is None:
         return None
     if wanted == "auto" and rows is not None:

@@ -18,7 +18,8 @@ class Key(NamedTuple):
     role: label, a label's name or several; score, how certain the model is, or of each label; span, part of a
     text or several; text, which the model writes; vector; number, any other; set, several candidates, best
     first; mark, what a reader should know of the row. holds: a type; in brackets, a list of such. optional:
-    some answers lack it."""
+    some answers lack it.
+    """
 
     name: str
     role: Role
@@ -31,7 +32,8 @@ class AnswerForm(NamedTuple):
     """The fields of an answer, or of an item in its lists, in their order.
 
     line: how it is shown on one line, such as `{label}  {score}`; two spaces separate parts; empty ones are
-    left out."""
+    left out.
+    """
 
     name: str
     about: str

@@ -216,8 +216,8 @@ class Pretraining(Task[PretrainingOptions]):
         return (rate.start, rate.end) if isinstance(rate, MaskSchedule) else (rate, rate)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        """Our BERT where the encoder is one; else transformers' masked language model, which knows
-        no pairs.
+        """Our BERT where the encoder is one; else transformers' masked language model, which knows no
+        pairs.
         """
         from bertkit.models.bert.bert import load_for_pretraining
 
@@ -316,7 +316,8 @@ class Pretraining(Task[PretrainingOptions]):
     def decode(self, items: Sequence[MaskedItem], features: Dataset, rows: Dataset) -> list[Answer]:
         """Per document counts of masked tokens and pairs, right ones, and the summed loss in nats; or, for a
         text with masks, `masks` (the best tokens of each, with probabilities) and the `filled` text. Raises
-        ModelError."""
+        ModelError.
+        """
         sums = np.zeros((len(rows), len(COUNTED)))
         guesses = dict[int, list[BestTokens]]()
         for row, item in zip(features["row"][:], items, strict=True):

@@ -71,8 +71,7 @@ class QuestionAnsweringOptions(TaskOptions):
     unanswerable: bool | None = None
     """May there be no answer? null: if train has such questions."""
     null_threshold: float | None = None
-    """Log odds of no answer versus the best span, above which no answer is predicted. null: fitted on
-    validation."""
+    """Log odds of no answer versus the best span, above which there is none. null: fitted on validation."""
     temperature: Annotated[float, Field(ge=1e-3)] | None = None
     """Divides the scores of candidates. null: fitted on validation."""
 
@@ -261,7 +260,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
 
     def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The temperature that makes the best answers' scores their chance of being right, then the null
-        threshold of best F1; what the recipe fixed stays."""
+        threshold of best F1; what the recipe fixed stays.
+        """
         candidates = list[Candidates]()
         contexts = rows["context"][:]
         gold = [target["text"] for target in rows["answers"]]

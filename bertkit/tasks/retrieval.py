@@ -96,7 +96,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         """Train learns from pairs with a query and a grade above 0; the others are left out, and counted.
 
         Raises DataError: ids with two texts, pairs with two grades, grades that are not whole, nothing to
-        learn from."""
+        learn from.
+        """
         grades = table.values.get("grade")
         queries = table.values.get("query")
         if queries is None:

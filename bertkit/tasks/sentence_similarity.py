@@ -213,7 +213,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` where it learned labels; of an anchor
         `score`, `rank` of its positive among those of its rows (4,096 at a time; of equals the last), and
-        `negative_score`."""
+        `negative_score`.
+        """
         if len(features) == len(rows):
             return super().decode(items, features, rows)
         sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0]))

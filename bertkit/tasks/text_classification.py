@@ -387,7 +387,8 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
         """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`;
-        with `truncated`. Raises ModelError."""
+        with `truncated`. Raises ModelError.
+        """
         starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)[1:]
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
@@ -412,8 +413,8 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
         return metrics.selecting(self.kind, self.names)
 
     def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
-        """Temperature (Guo et al. 2017), thresholds of best F1 and the calibration of sets, where
-        left open.
+        """Temperature (Guo et al. 2017), thresholds of best F1 and the calibration of sets, where left
+        open.
         """
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 

@@ -177,7 +177,8 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Binary cross-entropy, squared error, or ListNet's top-one cross-entropy (Cao et al. 2007) with a
-        softmax over the grades of a query's rows as its targets. `logits` are `(windows, 1)`."""
+        softmax over the grades of a query's rows as its targets. `logits` are `(windows, 1)`.
+        """
         from torch.nn import functional as F
 
         from bertkit.models.heads import losses

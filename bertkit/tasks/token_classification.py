@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
 import numpy as np
@@ -325,7 +326,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         columns["cut"] = [0] * len(columns["row"])
         if "tags" in rows.column_names:
             groups = tagger.groups_of_rows(columns, len(rows))
-            cut = dict(enumerate(map(tags.cut_entities, rows["tags"][:], groups)))
+            pairs = zip(rows["tags"][:], groups, strict=True)
+            cut = dict(enumerate(starmap(tags.cut_entities, pairs)))
             columns["cut"] = [cut.pop(row, 0) for row in columns["row"]]  # counted once, in the first window
         # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
@@ -432,9 +434,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
         start, end: characters of the row's text; of its words joined by spaces, where it has no text. A
         word's score is the posterior of its tag; an entity's is that of its words' tags together, and of
-        ending
-        there: with
-        a CRF, of exactly this entity. Raises ModelError when the model's outputs are not finite.
+        ending there: with a CRF, of exactly this entity. Raises ModelError when the model's outputs are not
+        finite.
         """
         texts, words = units.sentences(rows, self.unit)
         _, scores = tagger.words_of_rows(items, features, len(rows), len(self.tags))

@@ -136,7 +136,8 @@ class VectorTask(Task[V]):
         limit.
 
         Mean pooling of a model without them. Raises ModelError on modules and settings that bertkit does not
-        support."""
+        support.
+        """
         from bertkit.models.heads.vector_head import read_layout
 
         folder = Path(str(config.name_or_path))

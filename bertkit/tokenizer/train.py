@@ -82,10 +82,11 @@ def train_tokenizer(
     byte_level: BPE of bytes (Radford et al. 2019, section 2.2), as a RobertaTokenizer. Case is kept, no text
     has an unknown token, and what is decoded is the text that was encoded. cased: keep case and accents.
     Otherwise accents are removed, but not where marks are vowel signs or parts of letters, as in Hindi, Thai
-    and Japanese (`MARKED`). min_frequency: of pairs that are merged. limit_alphabet: how many characters
-    WordPiece learns, the most frequent; words with any other become [UNK]. By default 1,000, or as many as
-    are 99.95 % of the corpus, if the vocabulary holds them. max_length: tokens that the model will read. The
-    same texts and settings give the same bytes.
+    and Japanese (`MARKED`).
+    min_frequency: of pairs that are merged. limit_alphabet: how many characters WordPiece learns, the most
+    frequent; words with any other become [UNK]. By default 1,000, or as many as are 99.95 % of the corpus, if
+    the vocabulary holds them. max_length: tokens that the model will read. The same texts and settings give
+    the same bytes.
 
     Where clauses without blanks are longer than 100 characters, as in Thai, the tokenizer is a
     PreTrainedTokenizerFast: transformers' BertTokenizer would read them as [UNK].
@@ -296,7 +297,8 @@ def _learn(corpus: Corpus, alphabet: Sequence[str], size: int, min_frequency: in
 
     Of equally frequent pairs the trainer takes the one with the smallest ids. It gives ids to ##c in the
     order of a hash map, which differs between processes, except to its special tokens: so all of the alphabet
-    are special tokens."""
+    are special tokens.
+    """
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = corpus.normalizer
     tokenizer.pre_tokenizer = BertPreTokenizer()

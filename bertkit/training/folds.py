@@ -45,7 +45,8 @@ def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
 
     The model of the first fold also answers the rows of the other splits, beside that file. The recipe's
     number of folds, by default 5. folds.json beside predictions/ has their scores. The same call continues
-    what was interrupted. Raises RecipeError, DataError or ModelError before anything is trained.
+    what was interrupted.
+    Raises RecipeError, DataError or ModelError before anything is trained.
 
     >>> bertkit.cross_validate(bertkit.load_recipe("my.yaml", ["folds=2"]), "folds/mine").name
     'train-oof.jsonl'
@@ -67,7 +68,8 @@ def run_folds(
     """Train each fold's model on the other rows, with the recipe's first seed, and write what it answers.
 
     others: splits that the model of the first fold answers too. None without folds, and on other ranks than
-    the first."""
+    the first.
+    """
     if not jobs.first.folds:
         return None
     job = jobs.only
@@ -98,7 +100,8 @@ def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
     answers.
 
     What sets with a coverage are taken from is not fitted: its guarantee holds for rows that one model has
-    answered."""
+    answered.
+    """
     job = jobs.first
     if not held_out or "validation" in job.data.rows or not held_out.fitted_on:
         return jobs

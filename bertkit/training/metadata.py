@@ -155,8 +155,8 @@ def trained_with(recipe: AnyRecipe) -> str:
 
 
 def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding]]) -> None:
-    """Write what the run and each of its tasks is trained with: recipe, versions, data, and rows
-    from Python.
+    """Write what the run and each of its tasks is trained with: recipe, versions, data, and rows from
+    Python.
     """
     write_text(run.folder / "recipe.yaml", to_yaml(jobs.recipe))
     for name, part in jobs.runs(run).items():

@@ -1,7 +1,8 @@
 """Vectors kept on disk under the model, its options and the text: one SQLite file per model and options.
 
 SQLite's transactions let any number of processes read and add at once, and a killed process leaves nothing
-incomplete."""
+incomplete.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,7 @@ def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, key:
 
     key: all that determines a vector besides its text, as JSON; see `model_key`.
     encode: texts -> `(texts, size)`; called with at most CHUNK texts, whose vectors are stored after each
-    call.
-    Where the cache cannot be read or written (a full disk), vectors are returned all the same, with one
+    call. Where the cache cannot be read or written (a full disk), vectors are returned all the same, with one
     warning.
     """
     index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}

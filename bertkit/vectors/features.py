@@ -22,6 +22,7 @@ from bertkit.errors import DataError, ModelError, Problem
 from bertkit.inference.settings import MIN_LENGTH, resolve_max_length
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import load_config, load_tokenizer, resolve_encoder
+from bertkit.models.untrusted import vet
 from bertkit.sections import ModelSpec
 from bertkit.text import Json, counted, part_of, short_repr
 from bertkit.vectors.cache import CHUNK, Vectors, cached
@@ -99,7 +100,8 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Words are those of `bertkit.data.word_spans.words`; the vector of a word is that of its first token. A
         word without tokens, such as a control character, has zeros. Raises DataError with the rows that are
-        not text."""
+        not text.
+        """
         check_is_fitted(self)
         if self.reader_.params.pool == "none":
             return [words for texts in _chunks(column_of_texts(X)) for words in self.reader_.words(texts)]
@@ -160,7 +162,8 @@ def _reader(params: Features) -> LayerReader:
     run = Path(params.model).expanduser() / "model"
     name = str(run if (run / "config.json").is_file() else params.model)
     encoder = resolve_encoder(ModelSpec(name=name, revision=params.revision))
-    files = fingerprint(encoder.folder)  # computed before they are read
+    files = fingerprint(encoder.folder)  # computed before they are vetted and read
+    vet(encoder.folder)
     config = load_config(encoder.folder)
     tokenizer = load_tokenizer(encoder.folder)
     if config.is_encoder_decoder:
@@ -182,8 +185,8 @@ def _chunks(texts: list[str]) -> Iterator[list[str]]:
 
 
 def _check(features: Features) -> None:
-    """Raise ModelError with all invalid parameters; scikit-learn's own constraints would name only
-    the first.
+    """Raise ModelError with all invalid parameters; scikit-learn's own constraints would name only the
+    first.
     """
 
     def is_integer(value: Any) -> bool:

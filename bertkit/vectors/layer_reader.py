@@ -54,9 +54,9 @@ class LayerReader:
         """The encoder, in evaluation mode. Raises ModelError where its files have changed."""
         from transformers import AutoModel
 
-        model: Any = load_model(self.encoder, AutoModel, {}, new_head=True)
         if fingerprint(self.encoder.folder) != self.files:
-            raise changed(self.encoder)
+            raise changed(self.encoder)  # they are not those that were vetted
+        model: Any = load_model(self.encoder, AutoModel, {}, new_head=True)
         return model.to(self.device).eval()
 
     @cached_property

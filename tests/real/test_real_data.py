@@ -123,8 +123,8 @@ def first_words(row):
 
 
 def mixed(row):
-    """The last gold answer, with noise, to about half of the questions; to the rest the first words,
-    or none.
+    """The last gold answer, with noise, to about half of the questions; to the rest the first words, or
+    none.
     """
     texts = row["answers"]["text"]
     if sum(map(ord, row["question"])) % 2:

@@ -4,8 +4,7 @@ Vaswani et al. 2017, "Attention is all you need" (arXiv 1706.03762), and Devlin 
 1810.04805), whose sections the docstrings name. The tensors have the names of transformers' BERT, so that
 weights go both ways; they are called by these sizes:
 
-    batch     texts in the batch              hidden   numbers per token (H in Devlin et al., d_model in
-    Vaswani)
+    batch     texts in the batch              hidden   numbers per token (H in Devlin et al., d_model)
     length    tokens per text, padded         heads    attention heads (A, h)
     chosen    tokens to be predicted          size     numbers per head: hidden / heads (d_k)
     vocab     size of the vocabulary          inner    width of the feed-forward network (4 H, d_ff)
@@ -103,7 +102,8 @@ class Sinusoids(nn.Module):
         """`(positions, hidden)`: sin(p / 10000^(2i / hidden)) at 2i, its cosine at 2i + 1.
 
         Section 3.4 scales the words up by √hidden. The layer norm sees no difference where the table is
-        scaled down."""
+        scaled down.
+        """
         positions, hidden = self.weight.shape
         frequencies = 10_000.0 ** (-torch.arange(0, hidden, 2, dtype=torch.float64) / hidden)  # (hidden / 2,)
         angles = (
@@ -119,7 +119,8 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
     """softmax(Q Kᵀ / √size): how much each token attends to each other one (Vaswani et al., section 3.2.1).
 
     query and key: `(batch, heads, length, size)`. mask: `(batch, 1, 1, length)`, true at tokens that are
-    attended to. Returns `(batch, heads, length, length)`; the last axis sums to 1.
+    attended to.
+    Returns `(batch, heads, length, length)`; the last axis sums to 1.
     """
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (batch, heads, length, length)
     if mask is not None:
@@ -288,8 +289,8 @@ class BertPredictionHeadTransform(nn.Module):
 
 
 class BertLMPredictionHead(nn.Module):
-    """Which token was masked (Devlin et al., section 3.1, task 1): products with the embeddings, and
-    a bias.
+    """Which token was masked (Devlin et al., section 3.1, task 1): products with the embeddings, and a
+    bias.
     """
 
     def __init__(self, config: BertConfig) -> None:

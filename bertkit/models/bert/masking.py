@@ -58,7 +58,8 @@ class Masking:
         examples have a column `mask_order`.
 
         Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ## and
-        continue one."""
+        continue one.
+        """
         vocabulary = tokenizer.get_vocab()
         special = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
         continuation = np.zeros_like(special)

@@ -51,7 +51,8 @@ def encode_documents(
 
     cache: folder where the features stay, memory-mapped, keyed by everything they depend on; None: in memory,
     one process. processes: by default one for every 2,000 documents, at most one per processor; features are
-    the same."""
+    the same.
+    """
     from datasets import Dataset, concatenate_datasets
 
     encoder = _Encoder(tokenizer, max_length, nsp != "none", short_sequences)

@@ -103,8 +103,8 @@ class BertDecoderLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-c
         """x: `(batch, target, hidden)`. source: `(batch, source, hidden)`. index: the layer's place in the
         cache.
 
-        Returns x, and the weights of both attentions, `(batch, heads, target, past + target)` and
-        `(batch, heads, target, source)`.
+        Returns x, and the weights of both attentions, `(batch, heads, target, past + target)` and `(batch,
+        heads, target, source)`.
         """
         target = self.attention.self.keys_and_values(x)  # each (batch, heads, target, size)
         if past_key_values is not None:  # each (batch, heads, past + target, size)
@@ -209,8 +209,8 @@ class BertLMHeadModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
 
 
 class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """Encoder and decoder: the weights, names and numbers of `transformers.EncoderDecoderModel` of
-    two BERTs.
+    """Encoder and decoder: the weights, names and numbers of `transformers.EncoderDecoderModel` of two
+    BERTs.
     """
 
     config: EncoderDecoderConfig
@@ -261,17 +261,19 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         """Source texts, and target texts from their start token on; or their labels, from which these follow.
 
         input_ids and attention_mask: `(batch, source)`. decoder_input_ids: `(batch, target)`; None: made of
-        the labels. encoder_outputs: of the source, computed before. labels: the ids to be predicted, `(batch,
-        target)`, -100 for padding. label_smoothing: ε of section 5.4. position: without labels, true where
-        logits are wanted, `(batch, target)`; None: everywhere. cache: this call's tokens are added to it; it
-        is past_key_values before transformers 5.24. use_cache: whether to make one where there is none.
+        the labels.
+        encoder_outputs: of the source, computed before. labels: the ids to be predicted, `(batch, target)`,
+        -100 for padding. label_smoothing: ε of section 5.4. position: without labels, true where logits are
+        wanted, `(batch, target)`; None: everywhere. cache: this call's tokens are added to it; it is
+        past_key_values before transformers 5.24. use_cache: whether to make one where there is none.
         return_dict: what `generate` of transformers passes; it changes nothing.
 
         Returns `logits`, `(batch, target, vocab)`, with a position `(chosen, vocab)`; with labels `loss`, the
         mean cross-entropy per target token; on request `decoder_attentions` and `cross_attentions`, each
         layer's weights, `(batch, heads, target, past + target or source)`, and with input_ids those of the
         source, `encoder_attentions`, before dropout. Raises ModelError on more tokens than positions,
-        ValueError without a target."""
+        ValueError without a target.
+        """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
         if decoder_input_ids is None:

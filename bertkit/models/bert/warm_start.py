@@ -24,7 +24,8 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
     source.
 
     Rothe et al. 2020 (arXiv 1907.12461) call the second one BERT2BERT. start, end: ids of the tokens around a
-    target. Raises ModelError where the encoder is neither, and as `load_model` does.
+    target.
+    Raises ModelError where the encoder is neither, and as `load_model` does.
     """
     ids = {"decoder_start_token_id": start, "eos_token_id": end}
     if encoder.model_type == EncoderDecoderConfig.model_type:
@@ -92,7 +93,9 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
     generation = model.generation_config
     for name, value in {**ids, "pad_token_id": source.pad_token_id}.items():
         choices = (getattr(generation, name), getattr(saved, name, None), value)
-        token = next(choice for choice in choices if choice is not None)
+        token = next((choice for choice in choices if choice is not None), None)
+        if token is None:
+            raise ModelError(encoder.folder / "config.json", f"has no {name}", "Name another encoder.")
         setattr(generation, name, token)
         setattr(model.config, name, token)
     return cast(EncoderDecoderModel, model)

@@ -63,9 +63,8 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
 
     Every other positive and every negative, of all processes, is a candidate; but not a text that is the
     anchor's own positive, nor the positive of an anchor of the same text. anchors, positives: `(rows, size)`;
-    negatives:
-    `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this order. Returns
-    `()`.
+    negatives: `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this
+    order. Returns `()`.
     """
     rows = len(anchors)
     query = texts[:rows]

@@ -40,7 +40,8 @@ def forbidden(tags: Sequence[str], *, plain: bool = False) -> tuple[Array, Array
     out.
 
     The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for
-    other tags. plain: they are labels of words, of which none is ruled out.
+    other tags.
+    plain: they are labels of words, of which none is ruled out.
     """
     if plain:
         moves = np.zeros((len(tags), len(tags)), dtype=bool)
@@ -132,9 +133,10 @@ def span_posteriors(
     """Posterior of spans `(spans,)`: that their words have these tags, and that they end there.
 
     Culotta & McCallum 2004, "Confidence estimation for information extraction". posterior: a result of
-    `posterior`. tags: (batch, words), such as those of `decode`. spans: (spans, 3) sentence, first word, last
-    word. continues: (tags, tags) bool, whether the second tag continues the span that the first is in; a span
-    ends with its sentence, or before a tag that does not continue it.
+    `posterior`.
+    tags: (batch, words), such as those of `decode`. spans: (spans, 3) sentence, first word, last word.
+    continues: (tags, tags) bool, whether the second tag continues the span that the first is in; a span ends
+    with its sentence, or before a tag that does not continue it.
     """
     from scipy.special import log_softmax
 

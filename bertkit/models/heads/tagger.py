@@ -51,8 +51,8 @@ class Tagged(NamedTuple):
 
 
 def word_logits(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-    """The logits of the first tokens of all words that the windows own, one after the other:
-    `(words, tags)`.
+    """The logits of the first tokens of all words that the windows own, one after the other: `(words,
+    tags)`.
     """
     heads = batch["heads"]
     window, _ = (heads >= 0).nonzero(as_tuple=True)
@@ -257,8 +257,8 @@ def _continues(tag: str, following: str) -> bool:
 def _blocks(
     scores: Sequence[Array], chain: Sequence[Array], tags: Sequence[str], temperature: float, plain: bool
 ) -> Iterator[tuple[list[int], Array, Array, tuple[Array, ...]]]:
-    """Sentences of similar length together: rows, emissions, lengths, chain; fp64. Empty ones are
-    left out.
+    """Sentences of similar length together: rows, emissions, lengths, chain; fp64. Empty ones are left
+    out.
     """
     joint = posteriors.constrained(chain, tags, temperature, plain=plain)
     order = sorted(

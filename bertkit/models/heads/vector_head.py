@@ -109,7 +109,8 @@ def read_layout(folder: Path, *, head: bool = False) -> tuple[Layout, int | None
     lowercased.
 
     Mean pooling for a plain encoder. head: whether the last module is a LinearHead, which is not part of the
-    layout. Raises ModelError on modules that bertkit does not know.
+    layout.
+    Raises ModelError on modules that bertkit does not know.
     """
     if not (folder / "modules.json").is_file():
         return Layout(), None, False
