@@ -37,11 +37,12 @@ def encoder(folder: Path, texts: list[str]) -> str:
     """A BERT of 2 layers of 128 with a token for each character of these texts."""
     corpus = folder.parent / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    # no pair of characters is merged
     alone = {
         "cased": True,
         "min_frequency": 10**6,
         "limit_alphabet": 10_000,
-    }  # no pair of characters is merged
+    }
     tokenizer = bertkit.train_tokenizer([corpus], folder, vocab_size=25_000, max_length=512, **alone)
     torch.manual_seed(0)
     sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}

@@ -115,9 +115,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    torch.ones(
-        2**23
-    )  # 32 MiB, freed at once, as any model does: glibc then keeps memory instead of giving it back
+    # 32 MiB, freed at once, as any model does: glibc then keeps memory instead of giving it back
+    torch.ones(2**23)
     devices = [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {processor()}")
     print(*(torch.cuda.get_device_name(device) for device in devices[1:]))

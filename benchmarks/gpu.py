@@ -94,9 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     end = time.monotonic() + args.seconds
     encoders = args.encoders or [name for name in ENCODERS if (name == "tiny") == args.tiny]
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )  # of cells
+    # of cells
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     found: dict[str, Any] = {
         "date": str(date.today()),
         "command": "python benchmarks/gpu.py " + " ".join(sys.argv[1:]),

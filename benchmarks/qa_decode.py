@@ -258,9 +258,8 @@ def compare(name: str, contest: Contest) -> None:
     )
     looping, candidates = seconds(contest.loop)
     over_rows, told = seconds(contest.table())
-    for row, (one, other) in enumerate(
-        zip(candidates, told, strict=True)
-    ):  # of several windows it counts spans twice
+    # of several windows it counts spans twice
+    for row, (one, other) in enumerate(zip(candidates, told, strict=True)):
         assert len(contest.windows[row]) > 1 or [c["text"] for c in one] == [c["text"] for c in other], row
     for answer, context in zip(answers, rows["context"], strict=True):
         assert answer["answer"] == context[answer["start"] : answer["end"]]

@@ -33,10 +33,11 @@ SCORES = {  # task -> metric on its development set
     "rte": "accuracy",
     "stsb": "spearman",
 }
+# for encoders that are this small
 FINE_TUNING = (
     "training.learning_rate=1e-3",
     "training.num_train_epochs=3",
-)  # for encoders that are this small
+)
 COUNTED = "training.include_num_input_tokens_seen=non_padding"  # in metrics.jsonl
 HEADER = ("date", "what", "budget", "steps", "million tokens", "perplexity", "SST-2", "CoLA", "RTE", "STS-B")
 

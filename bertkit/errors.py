@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bertkit.text import first_line, printable
 
+# library -> the extra that brings it
 EXTRAS = {
     **dict.fromkeys(("accelerate", "captum", "peft", "torch"), "torch"),  # training, and models as trained
     **{
@@ -24,7 +25,7 @@ EXTRAS = {
     "shtab": "completion",
     "sacrebleu": "translation",
     **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve"),
-}  # library -> the extra that brings it
+}
 
 
 class Problem(NamedTuple):

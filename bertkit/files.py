@@ -19,12 +19,13 @@ from bertkit.errors import DataError, ModelError, translated
 
 LARGEST_JSON = 64_000_000  # bytes
 ABANDONED = 24 * 60 * 60  # seconds
+# patterns of what is downloaded: no pickles, no code
 MODEL_FILES = [
     "*.json",
     "*.safetensors",
     "*.txt",
     "*.model",
-]  # patterns of what is downloaded: no pickles, no code
+]
 
 
 @contextmanager

@@ -17,9 +17,8 @@ Texts = Annotated[list[Text], Field(min_length=1)]
 MEMORY = "memory"  # the source of rows that were given from Python
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
 
-REPO_ID = re.compile(
-    r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII
-)  # owner/model
+# owner/model
+REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 

@@ -106,11 +106,12 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",  # as pydantic reports it for a union
     "none_required": "null",
 }
+# section -> key that it is often written for
 _SHORT = {
     ("task",): "name",
     ("model",): "name",
     ("data",): "source",
-}  # section -> key that it is often written for
+}
 _BOUNDS = {
     "greater_than": "must be more than {gt:.12g}",
     "greater_than_equal": "must be at least {ge:.12g}",

@@ -83,17 +83,15 @@ TAGS = [
     ]
     for words in TOKENS
 ]
-for words, tags in zip(
-    TOKENS, TAGS, strict=True
-):  # `good cat`, `very awful and bad`: entities of several words
+# `good cat`, `very awful and bad`: entities of several words
+for words, tags in zip(TOKENS, TAGS, strict=True):
     for place in range(1, len(words)):
         if tags[place] == "B-SENSE" and words[place - 1] == "very":
             tags[place - 1 : place + 1] = ["B-SENSE", "I-SENSE"]
 KINDS = {"DET": "the a it one two", "NOUN": "cat dog mat s", "ADJ": "good bad awful fine blue"}
 KIND_OF = {word: kind for kind, words in KINDS.items() for word in words.split()}
-WORD_LABELS = [
-    [KIND_OF.get(word, "B-X") for word in words] for words in TOKENS
-]  # with one that looks like an entity
+# with one that looks like an entity
+WORD_LABELS = [[KIND_OF.get(word, "B-X") for word in words] for words in TOKENS]
 QUESTIONS = [f"the {word} ?" for word in ("one", "two", "one", "two", "one", "two", "one", "two")]
 WORDS = ("good", "bad", "fine", "red", "blue", "green", "very good", "awful")
 CONTEXTS = [f"{'the cat sat . ' * (i % 2)}it was {word} and the mat sat on" for i, word in enumerate(WORDS)]

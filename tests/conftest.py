@@ -69,9 +69,8 @@ def pytest_configure(config):
     if config.getoption("margins"):
         config.pluginmanager.register(Margins(config))
     tempfile.tempdir = None  # which is TMPDIR from here on
-    signal.signal(
-        signal.SIGTERM, lambda number, _: pytest.exit(f"signal {number}", 128 + number)
-    )  # and clean up
+    # and clean up
+    signal.signal(signal.SIGTERM, lambda number, _: pytest.exit(f"signal {number}", 128 + number))
     if config.getoption("precision") == "fp32" and not hasattr(config, "workerinput"):
         folder = Path(__file__).parent / "fp32"
         runpy.run_path(str(folder / "sitecustomize.py"))

@@ -44,9 +44,8 @@ def test_the_public_names_are_sorted_there_and_seen_by_type_checkers():
         node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If)
     )
     aliases = [alias for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert (
-        sorted(alias.name for alias in aliases if alias.asname == alias.name) == names
-    )  # others are not re-exported
+    # others are not re-exported
+    assert sorted(alias.name for alias in aliases if alias.asname == alias.name) == names
 
 
 ELSEWHERE = {  # command -> the public name, or none: what these print is for people at a terminal
@@ -71,9 +70,8 @@ def test_what_the_command_line_does_python_does_by_the_same_names(command):
             for option, more in command.arguments
             if option != "rest"
         } - {"as_json"}
-        other = (
-            {"column"} & options if "columns" in taken else set()
-        )  # a mapping, of what the option names one by one
+        # a mapping, of what the option names one by one
+        other = {"column"} & options if "columns" in taken else set()
         assert options - set(taken) - other <= ONLY_THERE.get(name, set())
 
 
@@ -165,9 +163,8 @@ def test_everything_public_says_what_it_does():
             silent.append(module.__name__)
         for place, thing in members(module):
             told = thing.__doc__ if inspect.isclass(thing) else inspect.getdoc(thing)
-            generated = inspect.isclass(thing) and str(told).startswith(
-                f"{thing.__name__}("
-            )  # as dataclasses do
+            # as dataclasses do
+            generated = inspect.isclass(thing) and str(told).startswith(f"{thing.__name__}(")
             if not told or generated:
                 silent.append(place)
     assert not silent

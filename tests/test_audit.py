@@ -228,9 +228,8 @@ def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentenc
     several = sentence(
         "Ann Lee met Bob in Rome", "B-LOC I-LOC I-LOC I-LOC O O", "O B-PER O B-PER O B-LOC", 0.95
     )
-    several["answer"]["words"][3]["scores"].update(
-        O=0.5, PER=0.3
-    )  # overlaps LOC, which is doubtful as a whole
+    # overlaps LOC, which is doubtful as a whole
+    several["answer"]["words"][3]["scores"].update(O=0.5, PER=0.3)
     for entity, score in zip(several["answer"]["entities"], (0.75, 0.6, 0.85), strict=True):
         entity["score"] = score
     (row,) = sentences(*evidence([*RIGHT, several]), "tags", "words").rows
@@ -429,9 +428,8 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
     text = (tmp_path / "a b/audit.html").read_text()
     assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in text
-    page = well_formed(
-        text, beside=r"(labels|duplicates)\.(jsonl|csv)"
-    )  # self-contained, and texts are escaped
+    # self-contained, and texts are escaped
+    page = well_formed(text, beside=r"(labels|duplicates)\.(jsonl|csv)")
     assert EVIL in page.text
     assert "<script>alert" not in text
     assert "train.jsonl:10" in page.text

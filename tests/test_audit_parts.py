@@ -226,10 +226,11 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
     several = [{"labels": [], "scores": scores} for scores in ({"x": 0.3, "y": 0.3}, {"x": 0.01, "y": 0.48})]
     rows = placed([{"text": "both a little"}, {"text": "one hardly known"}])
     part = next_rows(Unlabelled("new.csv", 2, rows, rows, schema_of({})), several)
+    # by the least sure label
     assert [each["text"] for each in part.rows] == [
         "one hardly known",
         "both a little",
-    ]  # by the least sure label
+    ]
 
     def answer(*probabilities):
         words = [{"word": f"w{n}", "scores": {"O": p, "X": 1 - p}} for n, p in enumerate(probabilities)]

@@ -209,9 +209,8 @@ def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problem
     assert vars(answers)["_predictor"] is loaded, "the model is loaded once"
     assert pickle.dumps(answers) == new
     assert len(new) < 1000
-    assert all(
-        pickle.dumps(getattr(answers, each.name)) for each in fields(answers)
-    )  # which Dask hashes one by one
+    # which Dask hashes one by one
+    assert all(pickle.dumps(getattr(answers, each.name)) for each in fields(answers))
     copy = pickle.loads(new)
     assert (copy.source, copy.precision, copy.decisions) == (model, "fp32", {"threshold": 0.5})
     assert copy(COLUMNS) == made

@@ -259,9 +259,8 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
     elif name == "f1":
         good.sort(key=lambda place: -abs(place - 0.5))
         good = good[-1:]
-    assert limit == pytest.approx(
-        choose(good), abs=4 * calibration.ROUNDING
-    )  # each end of the gap moves by one
+    # each end of the gap moves by one
+    assert limit == pytest.approx(choose(good), abs=4 * calibration.ROUNDING)
     decided = np.where(scores >= limit, "bad", "good")
     (each,) = (each for each in found["labels"] if each["label"] == "bad")
     assert each["threshold"] == limit

@@ -109,9 +109,8 @@ def test_show_is_itself_a_recipe(capsys, tmp_path, recipe):
 
 
 def test_show_schema_is_a_json_schema(capsys):
-    schema = jsonschema.Draft202012Validator(
-        json.loads(said(capsys, "show", "--schema"))
-    )  # checked in test_recipe.py
+    # checked in test_recipe.py
+    schema = jsonschema.Draft202012Validator(json.loads(said(capsys, "show", "--schema")))
     one = {"task": {"name": "text-classification"}, "model": {"name": "a"}, "data": {"source": "b"}}
     part = {name: one[name] for name in ("task", "data")}
     several = {

@@ -93,11 +93,12 @@ def timed(monkeypatch):
 
 
 BY_TIME = ("~training.num_train_epochs", "training.gradient_accumulation_steps=2", "training.logging_steps=1")
+# 4 steps an epoch
 BY_TWO = (
     *BY_TIME,
     "training.per_device_train_batch_size=2",
     "training.eval_strategy=steps",
-)  # 4 steps an epoch
+)
 
 
 def rates(run):

@@ -107,9 +107,8 @@ def test_the_rows_are_those_of_a_corrected_file(name, tmp_path):
     corrected = ["train: 1 row excluded by out.jsonl", "train: 1 row relabelled by new.jsonl"]
     assert [what for what in notes(data) if " is new, from " not in what] == corrected + notes(expected)
     cells = [json.dumps(value) if isinstance(value, list | dict) else value for value in new.values()]
-    with (tmp_path / "new.csv").open(
-        "w", newline="", encoding="utf-8-sig"
-    ) as file:  # with lists as predict has them
+    # with lists as predict has them
+    with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8-sig") as file:
         csv.writer(file).writerows([["location", *new], ["train.jsonl:2", *cells]])
     again = read(source, task, exclude=exclude, relabel=str(tmp_path / "new.csv"))
     assert again.fingerprints == expected.fingerprints

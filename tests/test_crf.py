@@ -294,9 +294,8 @@ def test_the_forbidden_is_never_decoded(seed, tags, scale):
     """Nor has it a chance, whatever the emissions say."""
     rng = default_rng(seed)
     emissions, _, mask = random_batch(rng, 4, 12, len(tags), 1.0)
-    emissions = torch.where(
-        torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale
-    )  # often absurd
+    # often absurd
+    emissions = torch.where(torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale)
     never = posteriors.forbidden(tags)
     chain = crf.constrain(random_chain(rng, len(tags), 3.0), tags)
     for row, length in zip(best_paths(emissions, mask, chain).tolist(), mask.sum(1).tolist(), strict=True):

@@ -247,10 +247,11 @@ def test_a_column_that_is_only_called_id_may_hold_anything(tmp_path):
             data = get({"test": str(file)}, splits=["test"])
             assert data.rows["test"]["id"][:] == [str(n) if n >= first else None for n in range(1510)]
             assert data.origins["test"][1509].endswith("1510, id 1509")
+    # mapped to another column, it is no id
     for column, value in (
         ("text", "a text"),
         ("labels", ["a", "b"]),
-    ):  # mapped to another column, it is no id
+    ):
         rows = [{"text": "a text", "labels": ["a", "b"], "id": value}] * 3
         rows = [{name: own for name, own in row.items() if name != column} for row in rows]
         data = get(write(tmp_path / "t.jsonl", rows), columns={column: "id"})

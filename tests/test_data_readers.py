@@ -269,9 +269,8 @@ def test_a_long_quoted_text_is_read_and_an_endless_line_is_not(tmp_path):
     long = "word " * 100_000
     assert read(tmp_path, "t.csv", f'a,b\n"{long}",y\n') == [(2, {"a": long, "b": "y"})]
     assert "t.jsonl:1: the line is longer than" in fails(tmp_path, "t.jsonl", "x" * (MAX_LINE + 1))
-    ((_, row),) = read(
-        tmp_path, "t.jsonl", '{"a": "' + "x" * (MAX_LINE - 9) + '"}'
-    )  # exactly the longest line
+    # exactly the longest line
+    ((_, row),) = read(tmp_path, "t.jsonl", '{"a": "' + "x" * (MAX_LINE - 9) + '"}')
     assert len(row["a"]) == MAX_LINE - 9
 
 

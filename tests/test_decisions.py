@@ -139,9 +139,8 @@ def test_intervals_of_numbers(tiny_encoder, tmp_path):
     residuals = sorted(
         abs(answer["score"] - row["score"]) for answer, row in zip(predictor(rows), rows, strict=True)
     )
-    for answer in predictor.with_decisions(coverage=0.8)(
-        rows
-    ):  # of 8 residuals, the one at rank ceil(9 * 0.8)
+    # of 8 residuals, the one at rank ceil(9 * 0.8)
+    for answer in predictor.with_decisions(coverage=0.8)(rows):
         expected = [answer["score"] + side * residuals[7] for side in (-1, 1)]
         assert answer["interval"] == pytest.approx(expected, rel=1e-4)
     assert answer_line({"score": 0.5, "interval": [0.25, 0.75]}, "a text") == "0.500 [0.250, 0.750]  a text"

@@ -147,9 +147,8 @@ def _states(way, model, texts):
     mask = (ids > 0).long() if len(texts) > 1 else None
     step = FasterStep() if way.name == STEP else contextlib.nullcontext()
     with step, torch.autocast(way.device.type, torch.bfloat16, enabled=way.bf16), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # flash attention warns that the weights are fp32; autocast handles that
+        # flash attention warns that the weights are fp32; autocast handles that
+        warnings.simplefilter("ignore")
         states = model(input_ids=ids, attention_mask=mask).last_hidden_state
     return [states[row, : len(text)] for row, text in enumerate(texts)]
 

@@ -166,9 +166,8 @@ EXTENDING = re.findall(
 @pytest.mark.parametrize("program", EXTENDING, ids=range(len(EXTENDING)))
 def test_the_programs_of_extending_run(program, tiny_encoder, monkeypatch):
     monkeypatch.setattr(tasks, "_OTHERS", {})
-    monkeypatch.setitem(
-        sys.modules, "program", ModuleType("program")
-    )  # where the names of its classes are looked up
+    # where the names of its classes are looked up
+    monkeypatch.setitem(sys.modules, "program", ModuleType("program"))
     names: dict[str, Any] = {"__name__": "program"}
     exec(compile(program, "extending.md", "exec", dont_inherit=True), names)
     if "READER" not in names:

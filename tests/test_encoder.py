@@ -162,9 +162,8 @@ def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder, tmp_
     assert len(load_tokenizer(folder)) == 42
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    raises(
-        ModelError, "has no words", load_tokenizer, folder
-    )  # transformers makes one up, for which all is [UNK]
+    # transformers makes one up, for which all is [UNK]
+    raises(ModelError, "has no words", load_tokenizer, folder)
     transformers.CanineTokenizer().save_pretrained(tmp_path)
     raises(
         ModelError, r"(?s)CanineTokenizer, is written in Python.*tokenizer\.json", load_tokenizer, tmp_path
@@ -403,9 +402,8 @@ def test_a_missing_pooler_is_made_and_named_once(folder, caplog):
     assert record.getMessage() == f"randomly initialised, to be trained: {expected}"
     transformers.set_seed(0)
     two = classifier(folder)
-    assert torch.equal(
-        one.bert.pooler.dense.weight, two.bert.pooler.dense.weight
-    )  # initialised, not found in memory
+    # initialised, not found in memory
+    assert torch.equal(one.bert.pooler.dense.weight, two.bert.pooler.dense.weight)
     assert one.bert.pooler.dense.weight.std() < 0.05
 
 

@@ -66,9 +66,8 @@ def test_both_halves_are_frozen_but_not_the_attention_between_them(model):
 def test_lora_adapts_both_halves_and_trains_what_is_between_them(model, tmp_path):
     adapted = with_lora(model, Lora(r=2), {}).eval()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
-    assert (
-        len([name for name in trained if "lora_A" in name]) == 2 * 3 * 2
-    )  # query and value, three layers, two halves
+    # query and value, three layers, two halves
+    assert len([name for name in trained if "lora_A" in name]) == 2 * 3 * 2
     whole = {name for name in trained if "lora_" not in name}
     assert all(
         ".crossattention.modules_to_save." in name or ".cls.modules_to_save." in name for name in whole

@@ -38,9 +38,8 @@ def norm(gradients):
 
 
 def assert_same_step(one, other):
-    assert other[0] == pytest.approx(
-        one[0], rel=1e-4
-    )  # of a loss that is a small difference of large numbers
+    # of a loss that is a small difference of large numbers
+    assert other[0] == pytest.approx(one[0], rel=1e-4)
     assert one[1].keys() == other[1].keys()
     difference = {name: one[1][name] - other[1][name] for name in one[1]}
     assert norm(difference) <= 1e-4 * norm(one[1]) + 1e-6  # for gradients that are as small as rounding
@@ -343,7 +342,6 @@ def test_two_processes_train_folds(by_two):
     run = Run(by_two.folder / "folds")
     assert run.finished, by_two.error
     assert {line["fold"] for line in small.read_rows(run.predictions("train-oof"))} == {1, 2}
-    assert {each["steps"] for each in run.results["folds"]["each"]} == {
-        2
-    }  # two epochs of 8 rows, 4 in each process
+    # two epochs of 8 rows, 4 in each process
+    assert {each["steps"] for each in run.results["folds"]["each"]} == {2}
     assert by_two.out.count("train-oof (16 rows)") == 1

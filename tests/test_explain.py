@@ -241,9 +241,8 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         with pytest.raises(DataError, match=what):
             explain_rows(predictor, rows_of(predictor, texts))
     pairs = predictor_of(BY_ID["similarity-cosent"].task(tiny_encoder), tiny_encoder)
-    with pytest.raises(
-        DataError, match="row 1: an explanation needs two texts"
-    ):  # of one, there is the vector
+    # of one, there is the vector
+    with pytest.raises(DataError, match="row 1: an explanation needs two texts"):
         explain_rows(pairs, ["a cat"])
 
 

@@ -392,9 +392,8 @@ def test_int8_is_per_channel_and_does_not_depend_on_the_processor(linear, tmp_pa
         assert (error < 0.05).all()
         assert (error > 1e-4).all()
         beside = session.run(["a"], {"x": np.concatenate([texts, 1000 * texts, 0 * texts])})[0]
-        assert np.array_equal(
-            beside[:5], session.run(["a"], {"x": texts})[0]
-        )  # a row by its own scale, whatever follows
+        # a row by its own scale, whatever follows
+        assert np.array_equal(beside[:5], session.run(["a"], {"x": texts})[0])
         assert not beside[10:].any()
     constants = quantized(linear[0], tmp_path / "int8.onnx").graph.initializer
     tables = [numpy_helper.to_array(each) for each in constants if each.name.endswith("_quantized")]
@@ -524,16 +523,16 @@ def test_what_can_not_be_asked_of_it(exported, monkeypatch):
     assert theirs("cat " * 500)["truncated"] is True
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     raises(UserError, r"pip install \"bertkit\[onnx-runtime\]\"", load, exported)
-    error = ModuleNotFoundError(
-        "Could not import module 'EarlyStoppingCallback'."
-    )  # as transformers raises it
+    # as transformers raises it
+    error = ModuleNotFoundError("Could not import module 'EarlyStoppingCallback'.")
     error.__cause__ = ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
     assert re.search(
         r"needs accelerate, which is not installed\n.*bertkit\[torch\]", str(not_installed(error))
     )
+    # a module of ours that is missing is a bug
     raises(
         ModuleNotFoundError,
         "no such module",
         not_installed,
         ModuleNotFoundError("no such module", name="bertkit.nowhere"),
-    )  # a module of ours that is missing is a bug
+    )

@@ -229,12 +229,13 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
     assert_allclose(found, softmax(theirs, 1), atol=1e-5)
     assert not list((tmp_path / "model").rglob("*.bin"))
+    # it would have a random head
     small.raises(
         RuntimeError,
         "ignore_mismatched_sizes",
         AutoModelForSequenceClassification.from_pretrained,
         tmp_path / "model",
-    )  # it would have a random head
+    )
     _, loading = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not loading["missing_keys"]
 

@@ -216,9 +216,8 @@ def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run):
     scores = []
     for fold in (1, 2, 3):
         counts = Counter(line["label"] for line in lines if line["fold"] != fold)
-        majority = max(
-            ("good", "bad"), key=counts.__getitem__
-        )  # of equal ones, the first in the order of the ids
+        # of equal ones, the first in the order of the ids
+        majority = max(("good", "bad"), key=counts.__getitem__)
         own = [line["label"] for line in lines if line["fold"] == fold]
         scores.append(own.count(majority) / len(own))
     assert results["baselines"]["train-oof"]["majority"]["accuracy"] == pytest.approx(sum(scores) / 3)

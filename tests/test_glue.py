@@ -122,9 +122,8 @@ def data(tmp_path_factory):
     pairs = LAYOUTS["MRPC"]
     for split in ("train", "test"):
         write(f"MRPC/msr_paraphrase_{split}.txt", lines(pairs, split, pairs.train, True), "\ufeff")
-    with (home / "QQP/train.tsv").open(
-        "a"
-    ) as file:  # a row in two lines, one without its end, and a whole one
+    # a row in two lines, one without its end, and a whole one
+    with (home / "QQP/train.tsv").open("a") as file:
         file.write('8\t1\t2\tthe "cat\n was good ?\tthe dog ?\t1\n9\t1\t2\tthe cat\n10\t3\t4\tlast\trow\t0\n')
     return home
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import small
+from datasets import Dataset
 from small import refused, said
 
 import bertkit
+from bertkit.errors import DataError, UserError
 from bertkit.files import read_json
 from bertkit.recipe.yaml import parse
 
@@ -272,3 +274,20 @@ def test_the_encoder_and_its_settings_follow_the_rows(tmp_path):
     )
     assert few.recipe.task.method == "contrastive"
     assert few.recipe.model.name == "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def test_sources_other_than_one_file(tmp_path):
+    rows = [{"text": f"the cat {n} sat", "label": ("good", "bad")[n % 2]} for n in range(40)]
+    Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
+    columns = {"text": "text", "label": "label"}
+    assert bertkit.init(tmp_path / "saved").sections["data"]["columns"] == columns
+    held = bertkit.init(rows)
+    assert held.sections["data"]["columns"] == columns
+    small.raises(UserError, "in no file", held.text, tmp_path / "my.yaml")
+    small.write_rows(tmp_path / "tests" / "test.csv", table(["text", "label"], "the cat {n} sat", "{side}"))
+    small.raises(UserError, "no split train; it has test", bertkit.init, tmp_path / "tests")
+    several = dict.fromkeys(("train", "test"), str(tmp_path / "tests" / "test.csv"))
+    small.raises(UserError, "several files", bertkit.init, several)
+    bad = table(["text", "label"], "die größte Katze {n}", "{side}").encode() + b"\xff,good\n"
+    (tmp_path / "bad.csv").write_bytes(bad)
+    small.raises(DataError, "bad.csv:42: byte 0xFF", bertkit.init, tmp_path / "bad.csv")

@@ -338,9 +338,8 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
         done = bertkit.evaluate(run.folder, given, split="validation")
         assert done["metrics"] == run.results["splits"]["validation"]["metrics"]
     assert bertkit.evaluate(run.folder, both)["metrics"] == expected
-    assert (
-        bertkit.evaluate(run.model, pandas.DataFrame(TEST))["metrics"] == expected
-    )  # a model folder has no data
+    # a model folder has no data
+    assert bertkit.evaluate(run.model, pandas.DataFrame(TEST))["metrics"] == expected
     file = small.write_rows(tmp_path / "test.jsonl", TEST)
     assert bertkit.evaluate(run.folder, file)["metrics"] == expected
     renamed = pandas.DataFrame(TEST).rename(columns={"text": "review"})

@@ -146,9 +146,8 @@ def test_correlations_of_constants_are_none(truth, given):
     assert scores["pearson"] is None
     assert scores["spearman"] is None
     assert scores["neg_mean_squared_error"] is not None
-    assert (
-        metrics.regression([1, 2, 3], 1e9 + np.array([0, 1e-7, 0])).scores["pearson"] is None
-    )  # rounding noise
+    # rounding noise
+    assert metrics.regression([1, 2, 3], 1e9 + np.array([0, 1e-7, 0])).scores["pearson"] is None
     assert metrics.regression([1, 2], [4, 3]).scores["pearson"] == -1.0
 
 
@@ -209,9 +208,8 @@ def test_scores_are_the_same_however_many_rows_are_worked_on_at_a_time(kind, mon
         table = rng.random((50, 3))
         truth = rng.integers(0, 2, (50, 3))
         answers = [assigned_labels(LABELS, row, 0.4) for row in table.tolist()]
-    known = (
-        {"rows": 99, "gold": np.linspace(1, 0, 99).tolist()} if kind == "single-label" else None
-    )  # no sets of sets
+    # no sets of sets
+    known = {"rows": 99, "gold": np.linspace(1, 0, 99).tolist()} if kind == "single-label" else None
 
     def reported():
         graded = GradedLabels.of(kind, LABELS, truth, answers, 2.0, 0.4, known)
@@ -401,9 +399,8 @@ def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
     t = calibration.fit_temperature(np.concatenate(both), [*ids[held], *ids[train]], exclusive=True)
     cooled = softmax(np.log(both[0]) / t, axis=1)
     assert found["tfidf"]["neg_log_loss"] == pytest.approx(-sk.log_loss(ids[held], cooled))
-    first = baselines("single-label", *folds[:2], list(one), cutoffs={"yes": 0.0})[
-        "tfidf"
-    ]  # where it is reached
+    # where it is reached
+    first = baselines("single-label", *folds[:2], list(one), cutoffs={"yes": 0.0})["tfidf"]
     assert (first["recall/yes"], first["recall/no"]) == (1, 0)
 
 
@@ -423,9 +420,8 @@ def test_texts_without_words_or_of_one_class_have_a_majority_only():
     for texts in (["", "  ", "😀"], ["a", "!", "?"]):
         found = baselines("single-label", TextRows(texts, [0, 1, 1]), TextRows(["lovely"], [1]), NAMES)
         assert (list(found), found["majority"]["accuracy"]) == (["majority"], 1)
-    without = baselines(
-        "single-label", TextRows(TEXTS, IDS), TextRows(["", "😀"], [1, 0]), NAMES
-    )  # to be scored
+    # to be scored
+    without = baselines("single-label", TextRows(TEXTS, IDS), TextRows(["", "😀"], [1, 0]), NAMES)
     assert without["tfidf"]["accuracy"] == 0.5
     assert list(baselines("single-label", TextRows(TEXTS, [1] * 9), TextRows(TEXTS, IDS), NAMES)) == [
         "majority"

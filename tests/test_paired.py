@@ -202,9 +202,8 @@ def test_rows_are_counted_by_who_is_right(facts):
 
 def test_rows_that_one_run_lacks_are_left_out_and_counted(facts):
     first = replace(facts, rows=answered("aabbc", "aabbb", "stuvw"))
-    second = replace(
-        facts, rows=answered("bacab", "bacab", "xwtsu")
-    )  # in another order, with other targets for w, u
+    # in another order, with other targets for w, u
+    second = replace(facts, rows=answered("bacab", "bacab", "xwtsu"))
     tested = replace(second, split="test", results={**second.results, "splits": {"test": second.scores}})
     pair = compared(first, tested, NAMES)
     assert pair.counts == {"both are right": 2}

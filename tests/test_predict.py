@@ -98,9 +98,8 @@ def test_every_format_in_and_out(name, predictor, learned, tmp_path):
     out = tmp_path / f"out{suffix}"
     assert answer_file(learned, write(tmp_path / name), out) == COUNT
     told = predictor([row["text"] for row in made()])
-    assert (
-        len({answer["score"] for answer in told}) >= 8
-    )  # as many as different texts: a wrong order would show
+    # as many as different texts: a wrong order would show
+    assert len({answer["score"] for answer in told}) >= 8
     if suffix == ".jsonl":
         assert small.read_rows(out) == [
             {**row, "answer": answer} for row, answer in zip(made(), told, strict=True)
@@ -152,9 +151,8 @@ def test_a_line_of_stdin_is_answered_before_the_next_is_written(learned):
                 answer = told.pop("answer")
                 same = predictor(expected)
                 assert (told, answer["label"], list(answer)) == (expected, same["label"], list(same))
-                assert answer["scores"] == pytest.approx(
-                    same["scores"], abs=1e-6
-                )  # another process rounds otherwise
+                # another process rounds otherwise
+                assert answer["scores"] == pytest.approx(same["scores"], abs=1e-6)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
             assert process.stderr.read() == "\ninterrupted\n"
@@ -236,9 +234,8 @@ def test_a_csv_is_not_answered_over_its_own_answers(predictor, learned, tmp_path
     assert "answer.label" in refused(predictor, learned, tmp_path / "once.csv", tmp_path / "twice.csv")
     answer_file(learned, tmp_path / "once.csv", tmp_path / "twice.jsonl")
     assert "answer.label" in small.read_rows(tmp_path / "twice.jsonl")[0]
-    file = small.write_rows(
-        tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}]
-    )  # rows that differ
+    # rows that differ
+    file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}])
     assert "more" in refused(predictor, learned, file, tmp_path / "out.csv")
     assert answer_file(learned, file, tmp_path / "out.jsonl") == 2
 

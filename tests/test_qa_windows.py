@@ -123,9 +123,8 @@ def test_every_piece_is_owned_once_where_it_has_most_context(size, stride, kinds
     tokenizer = kinds["wordpiece"]
     context = " ".join("cat dog sat good bad one two three".split()[n * n % 8] for n in range(size))
     (pieces,) = tokenize(tokenizer, [context])
-    columns = encode(
-        tokenizer, "the cat ?", context, 24, stride
-    )  # [CLS] the cat ? [SEP] … [SEP]: 18 are left
+    # [CLS] the cat ? [SEP] … [SEP]: 18 are left
+    columns = encode(tokenizer, "the cat ?", context, 24, stride)
     windows = [(low, low + count) for low, count in zip(columns["low"], columns["count"], strict=True)]
     own = list(zip(columns["first"], columns["end"], strict=True))
     assert [piece for first, end in own for piece in range(first, end)] == list(range(size))
@@ -298,9 +297,8 @@ def test_document_context_fills_the_window_on_both_sides(tokenizer):
     assert read[3] == ["[CLS]", "red", "[SEP]"]
     for row, text in enumerate(texts):
         assert [read[row][head] for head in columns["heads"][row]] == text.split()
-    columns = windows_of(
-        tokenizer, "cat", "the dogs sat on " * 20, "dog", documents=["a"] * 3
-    )  # no room for context
+    # no room for context
+    columns = windows_of(tokenizer, "cat", "the dogs sat on " * 20, "dog", documents=["a"] * 3)
     own = [
         word for row, each in zip(columns["row"], columns["words"], strict=True) if row == 1 for word in each
     ]

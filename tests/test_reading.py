@@ -118,9 +118,8 @@ def test_other_ids_that_are_no_names(tmp_path):
     assert "t.csv:2: `id` holds '1.23457E+12', a number that a spreadsheet has rounded" in fails(
         tmp_path / "t.csv"
     )
-    small.write_rows(
-        tmp_path / "t.csv", "id,text,label\n1.0,a,2.0\n1.1,b,\n2e7,c,3.0\n"
-    )  # versions, and a checksum
+    # versions, and a checksum
+    small.write_rows(tmp_path / "t.csv", "id,text,label\n1.0,a,2.0\n1.1,b,\n2e7,c,3.0\n")
     rows = get(tmp_path / "t.csv", missing_labels="ignore").rows["test"]
     assert [rows["id"][:], rows["label"][:]] == [["1.0", "2e7"], ["2", "3"]]
     row = {"text": "a", "id": 101.0}

@@ -236,9 +236,8 @@ def test_fields_are_those_of_the_class():
         name for name, field in real.items() if field.default is False and name not in deprecated
     }
     accepted = training_schema()["properties"]
-    assert all(
-        accepted[name].keys() - {"description"} for name in fields.keys() - DECIDED.keys()
-    )  # of a known type
+    # of a known type
+    assert all(accepted[name].keys() - {"description"} for name in fields.keys() - DECIDED.keys())
     assert set(accepted["lr_scheduler_type"]["enum"]) == {kind.value for kind in transformers.SchedulerType}
     assert set(accepted["optim"]["enum"]) == {
         *(kind.value for kind in transformers.training_args.OptimizerNames),

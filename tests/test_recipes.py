@@ -91,9 +91,8 @@ def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hu
             recipe = load_recipe(file.stem, check_files=False)
             if isinstance(recipe.data.source, str) and HUB_ID.fullmatch(recipe.data.source):
                 assert COMMIT.fullmatch(str(recipe.data.revision))
-            if (
-                HUB_ID.fullmatch(recipe.model.name or "") and recipe.model.name not in PACKAGED
-            ):  # these have a sha256
+            # these have a sha256
+            if HUB_ID.fullmatch(recipe.model.name or "") and recipe.model.name not in PACKAGED:
                 assert COMMIT.fullmatch(str(recipe.model.revision))
 
 

@@ -99,9 +99,8 @@ def test_the_scale_is_that_of_the_targets_or_of_the_recipe(tiny_encoder):
     assert mean_and_deviation(np.exp(prices / 34)) == pytest.approx(
         [np.exp(prices / 34).mean(), np.exp(prices / 34).std()]
     )
-    assert mean_and_deviation([0.0] * 99 + [1.0]) == pytest.approx(
-        [0.01, np.std([0.0] * 99 + [1.0])]
-    )  # no quartiles
+    # no quartiles
+    assert mean_and_deviation([0.0] * 99 + [1.0]) == pytest.approx([0.01, np.std([0.0] * 99 + [1.0])])
     case = BY_ID["regression"]
     assert case.task(tiny_encoder).options.target_scale == pytest.approx(
         mean_and_deviation(case.columns["score"])

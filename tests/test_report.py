@@ -788,9 +788,8 @@ def test_generated_texts_are_listed_by_their_chrf(tiny_encoder, tmp_path):
     chrf = CHRF().sentence_score("a cat sat on the mat", ["a cat sat on a mat"]).score
     assert [each.measure for each in found.every] == pytest.approx([100, 100 - chrf])
     assert found.every[0].answer == "(none)"
-    assert (
-        found.measure in mistakes.DISTANCES
-    )  # better or worse, not right or wrong, where two runs are compared
+    # better or worse, not right or wrong, where two runs are compared
+    assert found.measure in mistakes.DISTANCES
 
 
 def test_every_confusion_is_listed(facts):

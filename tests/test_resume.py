@@ -553,9 +553,8 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe, uninterrupted, ru
     before = files(run)
     with pytest.raises(UserError, match=r"(?s)torch 1\.0, now .*; peft None, now .*resume and changed"):
         train(recipe, run.folder, resume=True)
-    given = {
-        split: small.rows("single-label", 16) for split in ("train", "validation")
-    }  # rows that a run folder keeps
+    # rows that a run folder keeps
+    given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
     with pytest.raises(ModelError, match="of another optimizer"):
         train(recipe, run.folder, data=given, resume=True, changed=True, optim="adafactor")
     with pytest.MonkeyPatch.context() as patch:

@@ -277,9 +277,8 @@ def ranker_folder(tiny_encoder, tmp_path):
     """A model for text-ranking."""
     set_seed(5)
     own = BY_ID["ranking-binary"].task(tiny_encoder)
-    swapped = {
-        "columns": {"query": "document", "document": "query"}
-    }  # of its recipe's rows; these are canonical
+    # of its recipe's rows; these are canonical
+    swapped = {"columns": {"query": "document", "document": "query"}}
     save(own.model(encoder(tiny_encoder)), own, tmp_path / "r", SETTINGS | swapped)
     return tmp_path / "r"
 
@@ -355,10 +354,11 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
     plain = rows.remove_columns("document_id")
     ids = [None, "other", None, "last"]
     texts = {text: text for text in documents} | dict(zip(ids, documents, strict=True))
+    # a document without an id is named by its text
     for unnamed in (
         plain,
         plain.add_column("document_id", ids),
-    ):  # a document without an id is named by its text
+    ):
         answers = list(retriever.task.answer(unnamed, retriever.predict_features))
         found = reranked(answers, unnamed, ranker, 3)[0]["found"]
         assert [texts[hit["id"]] for hit in found] == [DOCUMENTS[name] for name in order]

@@ -493,9 +493,8 @@ def test_weights_in_several_files_of_the_folder_are_read(model):
     where = {name: file for file, names in parts.items() for name in names}
     write_json(model / "model.safetensors.index.json", {"metadata": {}, "weight_map": where})
     again = load(model)("the cat was good")
-    assert again["scores"] == pytest.approx(
-        answer["scores"], abs=1e-6
-    )  # memory may be aligned in another way
+    # memory may be aligned in another way
+    assert again["scores"] == pytest.approx(answer["scores"], abs=1e-6)
 
 
 def test_a_config_does_not_choose_how_a_model_runs(model):

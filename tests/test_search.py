@@ -467,9 +467,8 @@ def test_a_filter_is_no_code(goods, loaded, capsys):
         assert loaded == []
         assert ask(goods, "x", filter={"lang": attack[:1000]}) == []
         raises(DataError, "there is no column", ask, goods, "x", filter={attack: 1})
-    assert (
-        main(["search", goods.uri, "cat", "--filter", "wings=2", "--rerank", "no/such"]) == 2
-    )  # which is not loaded
+    # which is not loaded
+    assert main(["search", goods.uri, "cat", "--filter", "wings=2", "--rerank", "no/such"]) == 2
     assert "there is no column 'wings'" in capsys.readouterr().err
 
 

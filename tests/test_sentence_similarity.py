@@ -320,9 +320,8 @@ def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_r
         Case("x", {**more, "score_range": [7, 7]}, case.columns).task,
         tiny_encoder,
     )
-    Case("x", {**more, "score_range": [100, -100]}, case.columns).task(
-        tiny_encoder
-    )  # distances, not similarities
+    # distances, not similarities
+    Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)
     small.raises(
         UserError,
         r"task\.dims: 1000, where vectors have \d+ numbers",
@@ -360,11 +359,12 @@ def test_ranks_and_their_scores():
     assert similarity.places(table, np.arange(3)) == [2, 3, 2]
     rows = Dataset.from_dict({"anchor": ["a", "b", "c"], "positive": ["same", "same", "other"]})
     sides = [np.eye(3)[[0, 0, 1]], np.eye(3)[[0, 0, 2]]]
+    # a text ties once
     assert [answer["rank"] for answer in similarity.by_cosine(sides, rows, [], None)] == [
         1,
         1,
         2,
-    ]  # a text ties once
+    ]
     scores = similarity.ranked([2, 1, 2], [True, False, True]).scores
     assert scores == pytest.approx({"mrr": 2 / 3, "accuracy_at_1": 1 / 3, "triplet_accuracy": 2 / 3})
 

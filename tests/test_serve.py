@@ -572,9 +572,8 @@ def test_the_documents_of_the_command(searching, room):
     ):
         theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
         expected = [list(map(asdict, hits)) for hits in searcher(str(room / "store"), **theirs)(QUERIES)]
-        assert len({json.dumps(hits) for hits in expected}) == len(
-            QUERIES
-        )  # so that swapped answers would be seen
+        # so that swapped answers would be seen
+        assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)
         alike(said(searching, "/search", query=QUERIES[0], **options), {"hits": expected[0]})
         alike(said(searching, "/search", queries=QUERIES, **options), {"hits": expected})
 

@@ -98,9 +98,8 @@ def test_documents_become_passages_with_their_places_and_metadata(store):
     kinds = [f"{name} {kind}" for name, kind in store.columns.items() if name not in RESERVED]
     assert kinds == ["year int64", "open bool", "price double", "lang string"]
     assert Store.open(store.uri, dual()).made_with == MODEL
-    index(
-        store, [{"id": "c", "text": "w " * 15, "number": 7, "document": "invoice"}]
-    )  # as a passage's own fields
+    # as a passage's own fields
+    index(store, [{"id": "c", "text": "w " * 15, "number": 7, "document": "invoice"}])
     assert rows(store, "number", "document", "passage")[-2:] == [(7, "invoice", 0), (7, "invoice", 1)]
 
 

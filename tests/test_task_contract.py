@@ -144,9 +144,8 @@ ner-crf-windows-bioes""".split()  # which need less than 40 steps
 
 @every_case
 def test_learns_eight_rows_by_heart(case, tiny_encoder, tmp_path):
-    steps, batch = (
-        (200, 4) if case.class_names else (60 if case.id in QUICK else 120, 8)
-    )  # most of eleven have no row
+    # most of eleven have no row
+    steps, batch = (200, 4) if case.class_names else (60 if case.id in QUICK else 120, 8)
     task, model = fit(case, tiny_encoder, tmp_path, steps, batch)
     scores = evaluate_task(task, case.rows(), ask(task, model).predict_features)
     assert scores[task.metrics[0]] > (95 if task.metrics[0] == "bleu" else 0.95)

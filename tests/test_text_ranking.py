@@ -179,9 +179,8 @@ def ranked(data, grouped=None, graded=True):
 @settings(max_examples=60)
 @given(queries_of_rows)
 def test_measures_are_those_of_scikit_learn_and_trec_eval(data):
-    distinct = [
-        (group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)
-    ]  # no ties
+    # no ties
+    distinct = [(group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)]
     found = ranked(distinct, grouped=True)
     per_query, first, sizes = found.per_query
     judged = {}
@@ -576,9 +575,8 @@ def test_of_equal_scores_the_worst_order_counts_in_searches_rankings_and_pairs(d
         found = ranking.GradedSearches(answers, rows).scores
         assert found == pytest.approx(worst(judged), abs=1e-12)
         expected = sorted(zip(scores, names, strict=True), key=lambda pair: (-pair[0], pair[1]))
-        assert [
-            (hit["score"], hit["id"]) for hit in answers[0]["found"]
-        ] == expected  # whatever the order of rows
+        # whatever the order of rows
+        assert [(hit["score"], hit["id"]) for hit in answers[0]["found"]] == expected
     per_query, first, _ = ranked([(0, grade, score) for score, grade in documents], grouped=True).per_query
     expected = worst(dict(zip(names, grades, strict=True)))
     if any(grades) and len(grades) > 1:

@@ -461,15 +461,13 @@ def test_a_model_that_answers_otherwise_from_disk_does_not_pass(tiny_encoder, tm
 
 
 def test_a_fresh_process_finds_the_package_where_this_one_does(tiny_encoder, tmp_path, monkeypatch):
-    (bare := tmp_path / "python").write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n'
-    )  # without site-packages
+    # without site-packages
+    (bare := tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    (tmp_path / "bertkit.py").write_text(
-        "raise ZeroDivisionError"
-    )  # of the working directory, which is not meant
+    # of the working directory, which is not meant
+    (tmp_path / "bertkit.py").write_text("raise ZeroDivisionError")
     recipe = small.recipe(
         tmp_path, tiny_encoder, "verify=true", "training.max_steps=1", "training.bf16=false"
     )
@@ -851,9 +849,8 @@ def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(tiny_encoder, tm
 
 # --- every field of TrainingArguments has an effect in a recipe, or is refused with a reason
 
-FIELDS = {
-    field.name for field in fields(TrainingArguments)
-} & training_fields().keys()  # those that are to stay
+# those that are to stay
+FIELDS = {field.name for field in fields(TrainingArguments)} & training_fields().keys()
 # fields that a plain run does not read -> what reads them in the cases that they are for
 READ_ELSEWHERE = {
     f"{small.CHECKPOINTING}_kwargs": Trainer.train,
@@ -867,6 +864,7 @@ READ_ELSEWHERE = {
         ("project", "trackio_bucket_id", "trackio_space_id", "trackio_static_space_id"), TrackioCallback
     ),
 }
+# reads without effect
 LOOKING = (
     "__post_init__",
     "_validate_args",
@@ -874,7 +872,7 @@ LOOKING = (
     "_asdict_inner",
     "__repr__",
     "__eq__",
-)  # reads without effect
+)
 
 
 @pytest.fixture(scope="module")

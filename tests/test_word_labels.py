@@ -114,9 +114,8 @@ def test_sentences_without_words_have_no_scores():
 def test_the_baseline_gives_an_unseen_word_the_most_frequent_label():
     train = [["a", "b"], ["a", "b", "b"]], [["O", "NOUN"], ["ADJ", "NOUN", "ADJ"]]
     rows = [["a", "b", "new"]], [["O", "NOUN", "NOUN"]]
-    assert (
-        lookup(train, rows, LABELS, "none", {})["accuracy"] == 1.0
-    )  # a: O and ADJ, the first; NOUN before ADJ
+    # a: O and ADJ, the first; NOUN before ADJ
+    assert lookup(train, rows, LABELS, "none", {})["accuracy"] == 1.0
     assert lookup(train, (rows[0], [["O", "NOUN", "O"]]), LABELS, "none", {})["accuracy"] == pytest.approx(
         2 / 3
     )

@@ -165,12 +165,13 @@ def test_special_tokens_have_berts_ids_where_there_is_room(vocab_size, count, id
     layout = reserved(vocab_size)
     assert len(layout) == len(set(layout)) == count
     assert [layout.index(token) for token in SPECIALS] == ids
+    # as in bert-base-uncased's file
     places = {
         1: "[unused0]",
         99: "[unused98]",
         104: "[unused99]",
         998: "[unused993]",
-    }  # as in bert-base-uncased's file
+    }
     assert {place: BERT_LAYOUT[place] for place in places} == places
 
 

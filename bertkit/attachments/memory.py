@@ -53,9 +53,8 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
     batch = loader.dataset.__getitems__(loader.batch_sampler.heaviest())
     units = len(batch[UNIT].unique())
     counted = trainer.terms([batch])
-    times = (
-        2 if trainer.args.gradient_accumulation_steps > 1 else 1
-    )  # the second runs with the first one's gradients
+    # the second runs with the first one's gradients
+    times = 2 if trainer.args.gradient_accumulation_steps > 1 else 1
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = trainer.optimizer
     moment_count = 2 if "adam" in trainer.args.optim and not optimizer.state else 0

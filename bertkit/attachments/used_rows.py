@@ -28,10 +28,11 @@ from bertkit.tasks.base import Task
 USED_ROWS_FILE = (
     "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
 )
+# they update each number by itself, with decoupled weight decay
 OPTIMIZERS = (
     "adamw_torch",
     "adamw_torch_fused",
-)  # they update each number by itself, with decoupled weight decay
+)
 FEATURES_AT_A_TIME = 4096
 WORTHWHILE = 1_000_000  # bytes
 
@@ -255,9 +256,8 @@ def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Te
         columns = features.select_columns(["input_ids"]).with_format("arrow")
         for part in columns.iter(FEATURES_AT_A_TIME):
             ids |= {*pc.unique(pc.list_flatten(part["input_ids"])).to_pylist()}
-    return torch.tensor(
-        sorted(number for number in ids if number < rows)
-    )  # a model may not know all special tokens
+    # a model may not know all special tokens
+    return torch.tensor(sorted(number for number in ids if number < rows))
 
 
 def saved(shape: tuple[int, ...], used: int) -> int:

@@ -25,11 +25,12 @@ BLOCK = 2048  # texts that are compared with as many others at a time
 UNKNOWN = 0.5  # share of unknown tokens from which on a text is not compared by its vector
 ROUNDING = 1e-6  # of a cosine of float32 vectors
 APART = 0.2  # by which numbers contradict each other, as a share of the range of all
+# what targets hold that are also compared where texts are nearly the same
 NEARLY = (
     "label",
     "labels",
     "number",
-)  # what targets hold that are also compared where texts are nearly the same
+)
 PROBLEMS = (
     "same text, different target",
     "nearly the same text, different target",

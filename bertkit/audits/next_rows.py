@@ -31,10 +31,11 @@ NOTE = (
     "most probable labels, of several labels by the one nearest to 50%, of entities by the mean entropy of "
     "the words. Of equal texts one is listed. They are not a random sample; do not use them as a test set."
 )
+# of tasks for which rows are chosen
 NEEDS_MODEL = {
     "text-classification": False,
     "token-classification": True,
-}  # of tasks for which rows are chosen
+}
 ADDED = ("location", "answer", "probability", "reason")  # columns of the rows that are returned
 
 
@@ -156,9 +157,8 @@ def head(vectors: Vectors, labels: Sequence[str] | np.ndarray[Any, Any]) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The number of unique classes is greater"
-        )  # as where labels are many
+        # as where labels are many
+        warnings.filterwarnings("ignore", "The number of unique classes is greater")
         return LogisticRegression(max_iter=1000).fit(vectors, labels)
 
 

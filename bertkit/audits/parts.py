@@ -53,9 +53,8 @@ class Section:
     summary: str  # one sentence, also printed by the command
     rows: Sequence[Row] = ()
     columns: Sequence[str] = ()  # keys of the rows
-    figures: Mapping[str, str] = field(
-        default_factory=dict
-    )  # title -> number in words, at the top of the page
+    # title -> number in words, at the top of the page
+    figures: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()  # sentences on how to read it, and its limits
 
 

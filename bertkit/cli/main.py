@@ -95,9 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("\n" + "; ".join(filter(None, ["interrupted", command.interrupted])), file=sys.stderr)
         return 130
     except BaseException as error:
-        if (
-            type(error).__module__ != "pyo3_runtime"
-        ):  # a panic in Rust, as in tokenizers, which is not an Exception
+        # a panic in Rust, as in tokenizers, which is not an Exception
+        if type(error).__module__ != "pyo3_runtime":
             raise
         say(f"error: a library in Rust, such as tokenizers, failed: {first_line(error)}", file=sys.stderr)
         say("    A text or a file of the model triggers it. Find it by halving the input.", file=sys.stderr)

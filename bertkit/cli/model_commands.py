@@ -152,9 +152,8 @@ def _predict_texts(
     from bertkit.text import escape_controls
 
     alone = isinstance(predictor, Predictor)
-    reads = (
-        predictor.task.inputs if alone else [frozenset({"text"})]
-    )  # those of several tasks that do not are left out
+    # those of several tasks that do not are left out
+    reads = predictor.task.inputs if alone else [frozenset({"text"})]
     if not context and {"text"} not in reads:
         fix = (
             "give the text that the questions are about with --context FILE; or: "

@@ -59,9 +59,8 @@ def one_process(run: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(run)
     def checked(**options: Any) -> None:
-        os.environ.setdefault(
-            "ONEDNN_PRIMITIVE_CACHE_CAPACITY", ONEDNN_CACHE_SIZE
-        )  # read when torch first computes
+        # read when torch first computes
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", ONEDNN_CACHE_SIZE)
         if (count := processes.world()) > 1 and not options.get("shard"):
             fix = "Start one process, without torchrun"
             fix += (

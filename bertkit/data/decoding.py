@@ -77,9 +77,8 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
             if in_utf8 and not line.isascii():
                 read = _as_utf8(line, encoding)
                 in_utf8 = read is not None
-                other = other or (
-                    "" if not read or read.isascii() else read
-                )  # UTF-16 may have bytes of ASCII alone
+                # UTF-16 may have bytes of ASCII alone
+                other = other or ("" if not read or read.isascii() else read)
             yield number, line
         if in_utf8 and other:
             problems.findings.append(_misread(problems.name, encoding, other))

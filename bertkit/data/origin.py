@@ -21,9 +21,8 @@ class Origin:
     files: Sequence[str]  # "train.csv:", "train.json, row "
     file: array[int] = field(default_factory=lambda: array("H"))
     number: array[int] = field(default_factory=lambda: array("q"))
-    groups: array[int] = field(
-        default_factory=lambda: array("q")
-    )  # equal in rows of one `data.group_by`; or empty
+    # equal in rows of one `data.group_by`; or empty
+    groups: array[int] = field(default_factory=lambda: array("q"))
     ids: Sequence[str | None] = ()  # what the column `id` holds
 
     def __getitem__(self, index: int) -> str:

@@ -77,9 +77,8 @@ class Column(NamedTuple):
     ]
     about: str
     unchecked: bool = False  # may be empty, or the same in all rows of train
-    names: Mapping[
-        str, str
-    ] = {}  # of labels: value in the data -> label name; a value that is not there is its name
+    # of labels: value in the data -> label name; a value that is not there is its name
+    names: Mapping[str, str] = {}
     located: bool = False  # offsets count its characters as given
     unordered: bool = False  # rows that differ in the order of such columns' texts are the same
     verbatim: bool = False  # of a label: also a text with |, and any number, is the name of one class
@@ -118,9 +117,8 @@ class Schema:
     inputs: Sequence[frozenset[str]]  # alternatives: one of these sets of columns is required
     targets: Sequence[str] = ()  # alternatives: one of these columns is required to train and to score
     context: Sequence[str] = ()  # optional columns that an answer may depend on
-    group_columns: Mapping[str, str] = field(
-        default_factory=dict
-    )  # column that rows share -> what sampling rows loses
+    # column that rows share -> what sampling rows loses
+    group_columns: Mapping[str, str] = field(default_factory=dict)
     corpus: bool = False  # rows are documents, too many to hold in memory
     together: bool = False  # an answer depends on all rows that are answered with it
     special_tokens: bool = (

@@ -55,12 +55,13 @@ class Part:
 
 
 def open_source(
-    spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]
+    spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str] | None
 ) -> dict[str, list[Part]]:
     """Split -> its parts, opened and their first rows read, in the order train, validation, test.
 
-    splits: those to open; None: all that the source has.  wanted: columns to read, where columns can be read
-    separately. Raises DataError: a source that does not exist, is ambiguous, or lacks one of `splits`.
+    splits: those to open; None: all that the source has.
+    wanted: columns to read, where columns can be read separately; None: all.
+    Raises DataError: a source that does not exist, is ambiguous, or lacks one of `splits`.
     """
     path = None if spec.source == MEMORY or isinstance(spec.source, dict) else local_path(spec.source)
     if spec.splits and (path is None or path.is_file()):
@@ -297,13 +298,13 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
     problems.raise_if_any()
 
 
-def _table_part(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
+def _table_part(rows: Dataset, name: str, wanted: Collection[str] | None) -> Part:
     columns = list(rows.column_names)
     prefix = f"{name}, row "
     fingerprint = rows._fingerprint
     if not len(rows):
         raise DataError(name, "holds no rows")
-    rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)
+    rows = rows.select_columns([c for c in columns if wanted is None or c in wanted]).with_format(None)
     names = class_names(rows.features)
     dicts = (
         dict(zip(b, row, strict=True)) for b in rows.iter(AT_A_TIME) for row in zip(*b.values(), strict=True)

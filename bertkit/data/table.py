@@ -65,9 +65,8 @@ class Data:
     rows: dict[str, Dataset]  # in the order train, validation, test
     columns: dict[str, Column]  # the canonical columns that at least one split has
     target: str | None  # the one of them that is to be predicted
-    class_names: list[
-        str
-    ]  # the data set's own names and order of the target (ClassLabel); empty if it has none
+    # the data set's own names and order of the target (ClassLabel); empty if it has none
+    class_names: list[str]
     fingerprints: dict[str, str]  # split -> sha256 of its column names, values and their order
     findings: list[Finding]  # what loading left out or noticed
     options: Any  # of the task, with what the rows decide as they are read
@@ -78,9 +77,8 @@ class Data:
 Row = dict[str, Any]
 
 
-NumberedRows = Iterator[
-    tuple[int, Row]
-]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
+# line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
+NumberedRows = Iterator[tuple[int, Row]]
 
 
 def required(rows: Dataset, *names: str) -> str:

@@ -17,9 +17,8 @@ from bertkit.data.tagging import Entity, tags_of
 from bertkit.text import Record, counted, short_repr
 
 Alignment = Literal["strict", "expand", "contract"]
-Unit = Literal[
-    "words", "characters", "given"
-]  # what has a tag; given: tokens of the data, and words where a text is
+# what has a tag; given: tokens of the data, and words where a text is
+Unit = Literal["words", "characters", "given"]
 
 # of category Cf
 ZERO_WIDTH_SPACE = "\u200b"

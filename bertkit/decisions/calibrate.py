@@ -29,6 +29,7 @@ from bertkit.tasks.base import Task
 from bertkit.text import Json
 from bertkit.training.publish import write_reports
 
+# options set here
 FITTED = (
     "temperature",
     "thresholds",
@@ -36,7 +37,7 @@ FITTED = (
     "cutoffs",
     "null_threshold",
     "conformal",
-)  # options set here
+)
 
 
 def calibrate(

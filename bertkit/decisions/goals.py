@@ -169,9 +169,8 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
 
 def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[str, Floats, Bools, Bools]]:
     """For each threshold to be chosen: its label, or ALL; scores, truth, and which rows it decides about."""
-    takes_away = (
-        decided.single and goal.label is None
-    )  # such a threshold gives no label that is not the best one
+    # such a threshold gives no label that is not the best one
+    takes_away = decided.single and goal.label is None
     rows = decided.assigned if takes_away else np.full(decided.assigned.shape, True)
     if goal.overall:
         yield ALL, decided.scores, decided.truth, rows

@@ -215,9 +215,8 @@ def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, who
     empty.
     """
     steps, rest = divmod(units, batch_size * accumulation * world)
-    if (
-        0 < rest < (world * accumulation if whole_steps else world)
-    ):  # too few for the last step: they join the one before
+    # too few for the last step: they join the one before
+    if 0 < rest < (world * accumulation if whole_steps else world):
         if not steps:
             raise ValueError(f"{units} rows are too few for {world} processes")
         steps -= 1

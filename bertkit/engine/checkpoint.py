@@ -164,9 +164,8 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
     """Restore what `save_optimizer` wrote. Raises ModelError on the state of another optimizer."""
     rest = read_json(folder / OPTIMIZER)
     parts: dict[str, dict[int, Json]] = {"state": {}, "groups": {}}
-    tensors = {
-        name: value.clone() for name, value in load_file(folder / "optimizer.safetensors").items()
-    }  # aligned
+    # aligned
+    tensors = {name: value.clone() for name, value in load_file(folder / "optimizer.safetensors").items()}
     for key, value in {**tensors, **rest["plain"]}.items():
         part, entry = key.split(".", 1)
         index, name = entry.split(".", 1)

@@ -80,9 +80,8 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
         raise ModelError(folder, f"has no {weights.name}: peft is not what it was written with", AS_STARTED)
     whole = model.state_dict()
     trained = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
-    not_saved = (
-        whole.keys() - trained.keys()
-    )  # with LoRA; peft may have written an embedding of these all the same
+    # with LoRA; peft may have written an embedding of these all the same
+    not_saved = whole.keys() - trained.keys()
     with safe_open(weights, "pt") as file:
         saved = {name: file.get_slice(name).get_shape() for name in {*file.keys()} - not_saved}
     stored = {trained[name].data_ptr() for name in trained.keys() & saved.keys()}

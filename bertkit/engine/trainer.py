@@ -223,9 +223,8 @@ class Trainer(CheckpointTrainer):
 
     def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
         """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""
-        plain = not (
-            self.args.torch_compile or self.args.gradient_checkpointing
-        )  # its name in all of transformers 5
+        # its name in all of transformers 5
+        plain = not (self.args.torch_compile or self.args.gradient_checkpointing)
         with faster(self.args.device) if plain else contextlib.nullcontext():
             return super().training_step(model, part, terms)
 

@@ -186,9 +186,8 @@ def _linear(
         present = np.unique(ids).tolist()
         fit(present, ids, {label: weights[label] for label in present} if weights else None)
     else:
-        varied = np.flatnonzero(
-            (targets != targets[0]).any(axis=0)
-        )  # a label that never varies stays as it is
+        # a label that never varies stays as it is
+        varied = np.flatnonzero((targets != targets[0]).any(axis=0))
         for label in varied.tolist():
             fit([label], targets[:, label], {1: weights[label]} if weights else None)
 

@@ -44,9 +44,8 @@ class BinaryDecisions(NamedTuple):
         columns = []
         for table, truth in parts:
             gold = np.arange(table.shape[1]) == truth[:, None]
-            sums = (
-                table.sum(axis=1, where=which) for which in (gold, ~gold)
-            )  # 1 - gold would lose the digits of rest
+            # 1 - gold would lose the digits of rest
+            sums = (table.sum(axis=1, where=which) for which in (gold, ~gold))
             columns.append(cls(table.max(axis=1), table.argmax(axis=1) == truth, *sums))
         return cls(*map(np.concatenate, zip(*columns, strict=True)))
 

@@ -25,9 +25,8 @@ Weighted = Callable[[Floats], Values]
 
 CHUNK = 2**18  # weights held at a time: 2 MiB, which caches hold
 ROWS = 2**14  # rows at a time, where each gives several numbers
-CONSTANT = (
-    float(np.finfo(np.float64).eps) ** 0.75
-)  # scipy's limit: smaller deviations from the mean are rounding
+# scipy's limit: smaller deviations from the mean are rounding
+CONSTANT = float(np.finfo(np.float64).eps) ** 0.75
 COUNTS = ("support/", "invalid_tags")  # of rows: whole numbers without an interval
 
 

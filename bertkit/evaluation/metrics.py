@@ -34,11 +34,12 @@ Kind = Literal["single-label", "multi-label", "regression"]
 EPS = float(np.finfo(np.float64).eps)  # probabilities are clipped to [EPS, 1 - EPS] before their logarithm
 
 _AVERAGES = ("f1_macro", "f1_micro", "f1_weighted", "precision_macro", "recall_macro")
+# these are computed from probabilities, not from decisions
 PROBABILISTIC = (
     "roc_auc",
     "neg_log_loss",
     "ece",
-)  # these are computed from probabilities, not from decisions
+)
 _PER_LABEL = ("precision", "recall", "f1", "support")
 _NAMES: dict[Kind, tuple[str, ...]] = {
     "single-label": ("accuracy", *_AVERAGES, "matthews_correlation", *PROBABILISTIC),

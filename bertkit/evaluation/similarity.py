@@ -145,9 +145,8 @@ def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
     candidates = thresholds_of(cosines, similar)
     scores = np.asarray(cosines, dtype=np.float64)
     values = np.concatenate([[scores.min() - ROUNDING], candidates.values[1:], [scores.max() + ROUNDING]])
-    right = np.append(
-        2 * candidates.hits - candidates.assigned, 0
-    )  # answers, but for a constant; the last calls no pair similar
+    # answers, but for a constant; the last calls no pair similar
+    right = np.append(2 * candidates.hits - candidates.assigned, 0)
     return float(values[np.flatnonzero(right == right.max())[-1]])
 
 

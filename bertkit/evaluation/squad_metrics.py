@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_CHARACTER = re.compile(
-    rf"((?=\w)[{UNSPACED}{HANGUL}](?:(?!\w)[{UNSPACED}])*)"
-)  # with its vowel signs and tones
+# with its vowel signs and tones
+_CHARACTER = re.compile(rf"((?=\w)[{UNSPACED}{HANGUL}](?:(?!\w)[{UNSPACED}])*)")
 _TIE = 1e-9  # sums of F1 that differ by less do so by rounding
 
 

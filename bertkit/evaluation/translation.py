@@ -45,9 +45,8 @@ class Translations(Graded):
             from sacrebleu.metrics.bleu import BLEU
             from sacrebleu.metrics.chrf import CHRF
 
-        bleu = BLEU(
-            tokenize=bleu_tokenizer(self.references), force=True
-        )  # force: no warnings about tokenized texts
+        # force: no warnings about tokenized texts
+        bleu = BLEU(tokenize=bleu_tokenizer(self.references), force=True)
         metrics = {"bleu": bleu, "chrf": CHRF()}
         return {
             name: (

@@ -116,9 +116,8 @@ def build(predictor: Predictor, sample: Arrays) -> Graph:
     options = task.options
     temperature = options.temperature or 1.0
     parts = [part.detach().float().numpy() for part in model.crf()]
-    chain = constrained(
-        parts, options.tags, temperature, plain=options.scheme == "none"
-    )  # as `decode` uses it
+    # as `decode` uses it
+    chain = constrained(parts, options.tags, temperature, plain=options.scheme == "none")
     return Graph(proto, viterbi(chain, temperature), reduced)
 
 
@@ -128,11 +127,12 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor]) -> ModelProto:
     shapes = {name: dict.fromkeys(range(x.ndim), torch.export.Dim.DYNAMIC) for name, x in batch.items()}
     try:
         with ExitStack() as quiet, warnings.catch_warnings(action="ignore"), torch.inference_mode():
+            # they report deprecated functions of each other
             for package in (
                 "torch.onnx",
                 "onnxscript",
                 "onnx_ir",
-            ):  # they report deprecated functions of each other
+            ):
                 quiet.enter_context(quiet_logger(package))
             program = torch.onnx.export(
                 module,

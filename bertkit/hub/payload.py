@@ -114,9 +114,8 @@ def _extra_modules(config: Path) -> set[str]:
 
 
 def _unsafe(file: Path) -> Iterator[Problem]:
-    if (
-        file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1
-    ):  # of a hard link, the other name is unknown
+    # of a hard link, the other name is unknown
+    if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:
         yield Problem(
             str(file), "is a link, or not a regular file", "Replace it by a copy of the file, or remove it."
         )

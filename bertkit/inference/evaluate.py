@@ -30,13 +30,14 @@ from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.base import Predict, Task
 from bertkit.text import Json
 
+# of `data:`; not for a file given in its place
 OF_SOURCE = (
     "validation",
     "limit",
     "splits",
     "exclude",
     "relabel",
-)  # of `data:`; not for a file given in its place
+)
 
 # of a column; beyond, the rarest are scored as one, and numbers by quartile
 MOST_VALUES = 50

@@ -175,9 +175,8 @@ class Predictor:
         elif first and isinstance(first[0], Mapping):
             columns = first[0]
         names = dict.fromkeys(chain(self.answer_columns(columns), *answers))
-        titles = dict[
-            str, str
-        ]()  # `scores.positive` is called `positive`, unless answers have a column of that name
+        # `scores.positive` is called `positive`, unless answers have a column of that name
+        titles = dict[str, str]()
         for name in names:
             short = name.removeprefix("scores.")
             titles[name] = name if short in names else short

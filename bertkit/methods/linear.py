@@ -103,9 +103,8 @@ def fit_linear(
     weights: of multi-label those of positive rows. strength: without cross-validation this one, and names are
     rows.
     """
-    with threadpool_limits(
-        1, user_api="blas"
-    ):  # such small products take an eighth to a quarter of the time in one
+    # such small products take an eighth to a quarter of the time in one
+    with threadpool_limits(1, user_api="blas"):
         if kind == "regression":
             ridge = RidgeCV(ALPHAS).fit(rows.vectors, rows.targets)
             return Linear(ridge.coef_[None], np.array([ridge.intercept_]), 1 / ridge.alpha_)
@@ -222,9 +221,8 @@ def _regressions(
         yield from ((C, np.zeros((len(present), vectors.shape[1])), np.zeros(1)) for C in strengths)
         return
     model = LogisticRegression(max_iter=ITERATIONS, tol=tolerance, warm_start=True, class_weight=weights)
-    mean = vectors.mean(
-        0
-    )  # without it there are fewer iterations; the model is the same, as its intercept is free
+    # without it there are fewer iterations; the model is the same, as its intercept is free
+    mean = vectors.mean(0)
     centred = (vectors - mean).astype(np.float32)  # which is faster
     for C in strengths:
         with warnings.catch_warnings():

@@ -210,9 +210,8 @@ def load_tokenizer(
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
     with translated(Exception, ModelError, "model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer = _read_tokenizer(folder, _tokenizer_class(folder, exported), options)
-        words = len(tokenizer) - len(
-            tokenizer.all_special_ids
-        )  # recurses endlessly where a token names itself
+        # recurses endlessly where a token names itself
+        words = len(tokenizer) - len(tokenizer.all_special_ids)
     if words <= 0:  # transformers makes an empty one where there are no files
         raise ModelError(
             "model.name",
@@ -367,9 +366,8 @@ def load_config(folder: VettedFolder) -> PretrainedConfig:
         )
     if config.model_type == "funnel":
         raise ModelError("model.name", f"{folder} is a Funnel, whose pooling fails on short texts", fix)
-    if (
-        config.model_type == "big_bird"
-    ):  # whose sparse attention becomes full with the first short batch, and stays so
+    # whose sparse attention becomes full with the first short batch, and stays so
+    if config.model_type == "big_bird":
         config.update({"attention_type": "original_full"})
     return config
 
@@ -459,9 +457,8 @@ def load_and_report(
         raise _lacks(
             encoder, unset, "head", "Train it for this task, or name a model that was trained for it."
         )
-    new = [
-        name for name in unset if ours or not name.startswith("pooler.")
-    ]  # a bare encoder's pooler is not read
+    # a bare encoder's pooler is not read
+    new = [name for name in unset if ours or not name.startswith("pooler.")]
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
     _require_dropout(encoder.dropout, model)

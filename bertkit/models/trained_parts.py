@@ -55,9 +55,8 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
         if spec.embeddings:
             base.get_input_embeddings().requires_grad_(False)
             for name, parameter in base.named_parameters():
-                if "emb" in name and not any(
-                    part.isdigit() for part in name.split(".")
-                ):  # a number: within a layer
+                # a number: within a layer
+                if "emb" in name and not any(part.isdigit() for part in name.split(".")):
                     parameter.requires_grad_(False)
     return model
 
@@ -122,9 +121,8 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     try:
         with warnings.catch_warnings():  # peft uses a deprecated name of transformers
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            warnings.filterwarnings(
-                "ignore", "Model has `tie_word_embeddings=True`", UserWarning
-            )  # refused below
+            # refused below
+            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(
@@ -145,13 +143,13 @@ def save_adapter(adapted: Any, folder: Path, encoder: Encoder) -> None:
     (folder / "README.md").unlink()  # peft's card, which has nothing filled in
     file = folder / "adapter_config.json"
     config = dict(read_json(file))
-    config["target_modules"] = sorted(
-        config["target_modules"]
-    )  # of a set, whose order differs between processes
+    # of a set, whose order differs between processes
+    config["target_modules"] = sorted(config["target_modules"])
+    # while it trained, peft would have asked the Hub in each checkpoint
     if encoder.origin in (
         "hub",
         "package",
-    ):  # while it trained, peft would have asked the Hub in each checkpoint
+    ):
         config |= {"base_model_name_or_path": encoder.name, "revision": encoder.revision}
     write_json(file, config)
 

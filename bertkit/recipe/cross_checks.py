@@ -23,10 +23,11 @@ from bertkit.validation import KeyProblem, did_you_mean
 
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 DECAY = {"num_decay_steps": 0.2}  # of warmup_stable_decay, where the recipe has none
+# of `training.lr_scheduler_kwargs`: below 1, shares of all steps
 STEP_KWARGS = (
     "num_decay_steps",
     "num_stable_steps",
-)  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
+)
 HEAD = ("pooling", "dropout")  # keys of `model` for the head of a classification
 STILL_READ = (  # of `training`, by methods that transformers' Trainer does not run
     *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),

@@ -173,10 +173,12 @@ def guess(table: Table, texts: Sequence[str], label: str | None, task: str | Non
     if len(texts) > 2:
         raise _unclear("more than two columns of texts", table.values(), "text")
     for name, roles in ROLES.items():
-        labelled = "positive" not in roles
-        usable = task in (None, name) and (not texts or (task is not None and labelled))
-        usable = usable and (not label or task is not None or labelled)
-        columns = _by_roles(table, roles, texts, label) if usable else {}
+        unlabelled = "positive" in roles
+        if unlabelled and (texts or (label and not task)):
+            continue
+        if task not in (None, name) or (texts and not task):
+            continue
+        columns = _by_roles(table, roles, texts, label)
         if columns and (task or _agree(table, columns)):
             return Guess(name, columns)
     texts = texts or _pair(table, label) or [_choose(table, [label], "text").name]

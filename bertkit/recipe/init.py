@@ -148,7 +148,7 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
             needs |= layout_of(file, spec)
             headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx")
             headed &= "header" not in {*needs, *spec.model_fields_set}
-    parts = open_source(spec.model_copy(update=needs), None, ())
+    parts = open_source(spec.model_copy(update=needs), None, None)
     if "train" not in parts:
         raise UserError(source, f"no split train; it has {', '.join(parts)}", "Name a file to learn from.")
     rows = [row for _, row in islice(parts["train"][0].rows, MOST_ROWS)]

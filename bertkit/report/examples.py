@@ -26,9 +26,8 @@ MAX_LENGTH = 128  # tokens of an explained text
 MAX_STEPS = 64  # of integrated gradients: more would delay the end of training
 MAX_TARGETS = 2  # entities, words or labels of one row
 MAX_SEARCHED = 200  # rows among which short ones are looked for
-MAX_ANSWERED = (
-    4 * EXAMPLES
-)  # of these, rows that are answered: a model without answers has nothing to explain
+# of these, rows that are answered: a model without answers has nothing to explain
+MAX_ANSWERED = 4 * EXAMPLES
 CONTEXT = 16  # sentences before and after, if documents are context
 
 

@@ -88,11 +88,7 @@ def _of_task(facts: Facts) -> Mistakes:
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
         wrong: tuple[str, str, float] | None = task.mistake(options, row)  # gold, answer, distance
-        if wrong is None:
-            return None
-        *pair, distance = wrong
-        gold, answer = pair
-        return Mistake(number, gold, answer, distance, _texts(facts, row))
+        return None if wrong is None else Mistake(number, *wrong, texts=_texts(facts, row))
 
     return _by_row(facts, "off by", find)
 

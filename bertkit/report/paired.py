@@ -66,9 +66,8 @@ class Pair:
     metrics: Mapping[str, Difference] = field(default_factory=dict)
     test: tuple[str, float] | None = None  # of the headline metric: name and p-value
     counts: Mapping[str, int] = field(default_factory=dict)  # kind of outcome -> rows or queries
-    every: Sequence[Compared] = field(
-        default=(), repr=False
-    )  # the answers that differ, the largest gap first
+    # the answers that differ, the largest gap first
+    every: Sequence[Compared] = field(default=(), repr=False)
 
     @property
     def listed(self) -> list[Compared]:

@@ -21,6 +21,7 @@ ONE_LABEL = 0.9  # share of rows that one label has, from which on MACRO takes a
 MACRO = "f1_macro"
 WITHOUT_THRESHOLD = ("roc_auc", "average_precision")  # metrics of the order of scores
 MAX_ECE = 0.1  # of scores that may be read as probabilities
+# name in results -> in words
 BASELINES = {
     "majority": "always giving the same answer",
     "tfidf": "a linear model on TF-IDF",
@@ -33,7 +34,7 @@ BASELINES = {
     "copy": "copying the source",
     "no answer": "never giving an answer",
     "nearest": "the target of the most similar training source",
-}  # name in results -> in words
+}
 
 
 class Verdict(NamedTuple):

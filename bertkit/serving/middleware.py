@@ -102,9 +102,8 @@ class LimitsMiddleware:
 
     def _error(self, scope: Scope, headers: Headers) -> Refused | None:
         """Why a request is refused by its headers."""
-        if {"content-length", "transfer-encoding"}.issubset(
-            headers
-        ):  # RFC 9112, 6.3: maybe request smuggling; close
+        # RFC 9112, 6.3: maybe request smuggling; close
+        if {"content-length", "transfer-encoding"}.issubset(headers):
             what = "Content-Length and Transfer-Encoding contradict each other: send one of them"
             return Refused(400, what, "Validation", {"Connection": "close"})
         if not self._authorized(scope, headers):

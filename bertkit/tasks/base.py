@@ -76,9 +76,8 @@ class Task(ABC, Generic[O]):
     name: ClassVar[str]  # the Hub's pipeline tag, where it has one
     schema: ClassVar[Schema]  # columns, inputs, targets, context, groups
     forms: ClassVar[Sequence[AnswerForm]]  # of answers, which depend on the row and on the options
-    padding: ClassVar[
-        Mapping[str, int | float]
-    ] = {}  # token-level columns besides the tokenizer's -> padding value
+    # token-level columns besides the tokenizer's -> padding value
+    padding: ClassVar[Mapping[str, int | float]] = {}
     reduce_inputs: ClassVar[Sequence[str]] = ()  # batch columns that `reduce` reads
     chunk_size: ClassVar[int] = (
         4096  # rows answered at a time; the same everywhere, so that batches are the same

@@ -99,9 +99,8 @@ class Labelled:
         names = labels if isinstance(labels, dict) else {}
         if isinstance(labels, list):
             indices = {str(index): name for index, name in enumerate(labels)}
-            names = (
-                indices if indices.keys().isdisjoint(labels) else {}
-            )  # a value that could be either is itself
+            # a value that could be either is itself
+            names = indices if indices.keys().isdisjoint(labels) else {}
         columns = {
             name: column._replace(names=names) if column.holds in ("label", "labels") else column
             for name, column in cls.schema.columns.items()

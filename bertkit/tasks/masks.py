@@ -32,9 +32,8 @@ def filled(text: str, guesses: Sequence[BestTokens], tokenizer: PreTrainedTokeni
     mask = str(tokenizer.mask_token)
     whole, *rest = text.split(mask)
     for place, part in enumerate(rest):
-        word = (
-            inserted(masks[place][0], whole, tokenizer) if place < len(masks) else mask
-        )  # one beyond max_length
+        # one beyond max_length
+        word = inserted(masks[place][0], whole, tokenizer) if place < len(masks) else mask
         whole += word + part
     return {"filled": whole, "masks": masks}
 

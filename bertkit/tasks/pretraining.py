@@ -167,9 +167,8 @@ class Pretraining(Task[PretrainingOptions]):
             files = [
                 Path(file["filename"]) for file in rows.cache_files if file["filename"].endswith(DOCUMENTS)
             ]
-            cache = (
-                files[0].parents[2] if files else cache_root()
-            )  # in which data.corpus has folders of splits
+            # in which data.corpus has folders of splits
+            cache = files[0].parents[2] if files else cache_root()
         return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
@@ -231,9 +230,8 @@ class Pretraining(Task[PretrainingOptions]):
 
         inputs = model_inputs(self.tokenizer, batch)
         chosen = self.chosen(batch)
-        alone = next(
-            module for module in model.modules() if isinstance(module, PreTrainedModel)
-        )  # within DDP or LoRA
+        # within DDP or LoRA
+        alone = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
         if alone.config.model_type == MODEL_TYPE:
             return model(**inputs, position=chosen)
 

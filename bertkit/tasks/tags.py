@@ -171,9 +171,8 @@ def as_answer(
         for (a, b), tag, score in zip(words, expanded.tags, expanded.scores, strict=True)
     ]
     if options.word_scores:
-        names = (
-            options.labels if plain else ["O", *options.labels]
-        )  # the posteriors of their tags are added up
+        # the posteriors of their tags are added up
+        names = options.labels if plain else ["O", *options.labels]
         kinds = np.array([type_of(tag, options.scheme) for tag in options.tags])
         summed = best.posterior @ (kinds[:, None] == np.array(names))
         posteriors = dict(zip(read, summed.clip(max=1.0).tolist(), strict=True))

@@ -48,15 +48,13 @@ def open_run(
         jobs, findings = prepare_jobs(recipe, extensions)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
-            require_folder(
-                recipe, run, resume, changed
-            )  # another program may have trained there in the meantime
+            # another program may have trained there in the meantime
+            require_folder(recipe, run, resume, changed)
             for name, part in jobs.runs(run).items():
                 require_unchanged(jobs.by_task[name], part, changed)
         metadata = MetadataWriter(partial(write_metadata, jobs, run, findings))
-        if not any(
-            run.checkpoints.rglob("checkpoint-*")
-        ):  # a training may refuse the one that it continues from
+        # a training may refuse the one that it continues from
+        if not any(run.checkpoints.rglob("checkpoint-*")):
             metadata.write()
         yield jobs, metadata
 
@@ -161,9 +159,8 @@ def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding
     write_text(run.folder / "recipe.yaml", to_yaml(jobs.recipe))
     for name, part in jobs.runs(run).items():
         job = jobs.by_task[name]
-        write_text(
-            part.folder / "recipe.yaml", to_yaml(job.recipe)
-        )  # first: without it the folder is not a run
+        # first: without it the folder is not a run
+        write_text(part.folder / "recipe.yaml", to_yaml(job.recipe))
         write_json(part.folder / "environment.json", {"versions": versions()} | job.extensions.recorded)
         rows = {split: len(rows) for split, rows in job.data.rows.items()}
         facts: Json = {"fingerprints": job.data.fingerprints, "rows": rows}

@@ -200,9 +200,8 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
     to the checkpoint. Raises UserError.
     """
     for callback in trainer.callback_handler.callbacks:
-        if (
-            isinstance(callback, TensorBoardCallback) and callback.logging_dir is None
-        ):  # else TENSORBOARD_LOGGING_DIR is set
+        # else TENSORBOARD_LOGGING_DIR is set
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
             callback.logging_dir = str(folder.parent.parent / "logs" / folder.name)
     start, damaged = latest_intact(folder)
     for bad in damaged:

@@ -50,9 +50,8 @@ def test_every_question_is_read_and_every_answer_stands_there(
     assert len(rows) == questions
     assert sum(not row["answers"]["text"] for row in rows) == unanswerable
     assert len({row["title"] for row in rows}) == articles
-    assert (
-        len({id(row["context"]) for row in rows}) == contexts
-    )  # one string for all questions of a paragraph
+    # one string for all questions of a paragraph
+    assert len({id(row["context"]) for row in rows}) == contexts
     located = [check_answers(row["context"], row["answers"]) for row in rows]
     assert sum(len(found["text"]) for found, _ in located) == answers
     assert not any(moved for _, moved in located)

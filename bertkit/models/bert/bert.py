@@ -106,9 +106,8 @@ class Sinusoids(nn.Module):
         """
         positions, hidden = self.weight.shape
         frequencies = 10_000.0 ** (-torch.arange(0, hidden, 2, dtype=torch.float64) / hidden)  # (hidden / 2,)
-        angles = (
-            torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
-        )  # (positions, hidden / 2)
+        # (positions, hidden / 2)
+        angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
         return self.scale * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
@@ -372,9 +371,8 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         layers of `(batch, heads, length, length)`, before dropout. Raises ModelError on more tokens than
         positions.
         """
-        mask = (
-            None if attention_mask is None else attention_mask[:, None, None].bool()
-        )  # (batch, 1, 1, length)
+        # (batch, 1, 1, length)
+        mask = None if attention_mask is None else attention_mask[:, None, None].bool()
         x = self.embeddings(input_ids, token_type_ids)  # (batch, length, hidden)
         states, attentions = self.encoder(x, mask, output_attentions)
         return BaseModelOutputWithPooling(
@@ -439,9 +437,8 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
             position = labels != IGNORED
         if position is not None:
             # The vocabulary is the widest projection by far: it sees the chosen tokens only.
-            flat = (
-                position.flatten().nonzero()[:, 0] if position.dtype == torch.bool else position
-            )  # (chosen,)
+            # (chosen,)
+            flat = position.flatten().nonzero()[:, 0] if position.dtype == torch.bool else position
             x = x.flatten(0, 1).index_select(0, flat)  # (chosen, hidden)
             labels = None if labels is None else labels.flatten()[flat]  # (chosen,)
         words = self.cls.predictions(x)  # (chosen, vocab)

@@ -269,8 +269,7 @@ def fewer_masks(batch: Mapping[str, Tensor], mask_probability: float) -> dict[st
     order = rest.pop("mask_order")  # (batch, length), as the next two
     labels = batch["labels"]
     ids = batch["input_ids"]
-    budgets = (
-        (mask_probability * (order > 0).sum(1, keepdim=True).double()).round().clamp(min=1)
-    )  # (batch, 1)
+    # (batch, 1)
+    budgets = (mask_probability * (order > 0).sum(1, keepdim=True).double()).round().clamp(min=1)
     restored = (labels != -100) & (order > budgets)
     return {**rest, "input_ids": labels.where(restored, ids), "labels": labels.masked_fill(restored, -100)}

@@ -47,9 +47,8 @@ from bertkit.models.new_config import BertConfig, BertDecoderConfig
 __all__ = ["BertLMHeadModel", "EncoderDecoderModel", "config"]
 
 NOT_FINITE = -1  # in place of the ids of a row that `generate` returns
-CACHE = (
-    "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
-)  # before transformers 5.24
+# before transformers 5.24
+CACHE = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
 
 
 def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: int) -> EncoderDecoderConfig:
@@ -138,9 +137,8 @@ class BertDecoder(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         super().__init__(config)
         self.embeddings = BertEmbeddings(self.config)
         layers = (BertDecoderLayer(self.config) for _ in range(self.config.num_hidden_layers))
-        self.encoder = nn.ModuleDict(
-            {"layer": nn.ModuleList(layers)}
-        )  # transformers' name of any stack of layers
+        # transformers' name of any stack of layers
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
