@@ -1,0 +1,58 @@
+"""The pages: short sentences, the field's words, prose of at most 100 columns."""
+
+import re
+
+import pytest
+from small import ROOT
+
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))]
+MOST_WORDS = 35
+MOST_COLUMNS = 100
+INSTEAD = {  # what to look for -> the field's word
+    r"\b[Tt]rainings\b|\ban? training(?=[,.;:]| (?:of|with|that|is|was|has|on|by|in|for)\b)": "training run",
+    r"\b(?:those|that) of\b": "the noun itself",
+    r"decode path": "inference code path",
+    r"[Hh]eadline": "selection metric",
+    r"\brefus(?:e|es|ed|al|ing)\b": "reject, or is an error",
+    r"\bslots?\b": "padded tokens",
+    r"\bdivid\w+ (?:between|among|into|a|the)\b": "split, or shard",
+    r"\bsure(?:r|st)?\b(?! that)": "confident",
+    r"\btoo good\b": "optimistically biased",
+    r"\b(?:for good|at hand|brings? along|nothing but)\b": "permanently, available, includes, only",
+    r"\b(?:does not|do not|it|that) pays?\b": "is worth it",
+    r"\brooms?\b": "sub-package",
+    r"gradient_checkpointing`?: true": "activation_checkpointing",
+}
+
+
+def prose(page):
+    """The lines of a page that are sentences: without code, tables, headings and directives."""
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"<!--.*?-->|^---\n.*?^---\n", "", text, flags=re.S | re.M)
+    text = re.sub(r"^(\s*)(```+|~~~+)(?!.*\2).*?^\1\2`*$", "", text, flags=re.S | re.M)
+    return [line for line in text.splitlines() if not re.match(r"\s*(#|\||:|<|!\[)", line)]
+
+
+def sentences(page):
+    """Each sentence, where a list's item begins one; a code span, or the address of a link, is a word."""
+    text = re.sub(r"^\s*(?:[-*+]|\d+\.) ", "\n\n", "\n".join(prose(page)), flags=re.M)
+    text = re.sub(r"`[^`]*`", "`code`", re.sub(r"\]\([^)]*\)", "]", text))
+    for part in re.split(r"\n\s*\n", text):
+        yield from re.split(r"(?<=[.!?])[)*\"”»]*\s+(?=[\"“«(*\[`]*[A-Z0-9`])", " ".join(part.split()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_reads_easily(page):
+    long = [
+        f"{len(words)} words: {sentence}"
+        for sentence in sentences(page)
+        if len(words := [word for word in sentence.split() if re.search(r"\w", word)]) > MOST_WORDS
+    ]
+    wide = [
+        line for line in prose(page) if len(line) > MOST_COLUMNS and " " in re.sub(r"\(\S+\)", "", line).strip()
+    ]
+    text = re.sub(r"`[^`]*`", "", "\n".join(prose(page)))
+    house = [f"{hit.group()!r}: {word}" for look, word in INSTEAD.items() for hit in re.finditer(look, text)]
+    assert not long
+    assert not house
+    assert not wide
