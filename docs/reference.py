@@ -29,7 +29,7 @@ from bertkit.tasks import OURS, Task
 from bertkit.tasks.fields import AnswerForm
 
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
-FIELDS = "| field | role | holds | there | meaning |\n|---|---|---|---|---|"
+FIELDS = "| field | role | type | present | meaning |\n|---|---|---|---|---|"
 GALLERY = "| recipe | what | encoder | command | measured |\n|---|---|---|---|---|"
 KINDS = {
     "string": "text",
@@ -97,7 +97,7 @@ def training_section() -> str:
         row(name, kind(part), code(ours.get(name, fields[name].default)), fields[name].about)
         for name, part in training_schema()["properties"].items()
     ]
-    about = "Descriptions are those of the installed transformers, except for the keys that only bertkit has."
+    about = "Descriptions come from the installed transformers, except for the keys that only bertkit has."
     more = (
         "What bertkit sets by device and data, regardless of these defaults, is in "
         "[Recipes](recipes.md#training)."
@@ -158,7 +158,7 @@ def task_page() -> str:
         "export": lambda task: not task.no_graph,
         "distil": lambda task: task.name in SOFT_TARGETS,
         "audit of labels": lambda task: any(column.answered for column in task.schema.columns.values()),
-        "sets or intervals": lambda task: "conformal" in task.Options.model_fields,
+        "prediction sets or intervals": lambda task: "conformal" in task.Options.model_fields,
     }
     marks = [
         row(task.name, *("yes" if use(task) else "–" for use in uses.values())) for task in OURS.values()
