@@ -137,12 +137,12 @@ def _read(
 
 
 def _target(digest: bytes, seed: int, held_out: Mapping[str, float]) -> str | None:
-    """The split that a document is held out for, by a number of its text in [0, 1) for each split; or None."""
+    """The split that a document is held out for, by a hash of its text for each split; or None."""
     left = 1.0
     for split, share in held_out.items():
         key = digest + (str(seed) if split == "validation" else f"{seed} {split}").encode()
-        number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
-        if number * left < share:  # of the documents that the splits before it have left
+        number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest())
+        if number < share / left * 2**64:  # of the documents that the splits before it have left
             return split
         left -= share
     return None

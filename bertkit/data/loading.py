@@ -81,6 +81,9 @@ def load(
     opened = {*splits, "train"} - held_out.keys() if splits is not None and held_out else splits
     if schema.corpus and spec.group_by:
         raise DataError("data.group_by", "documents of a corpus have no groups; equal texts stay together")
+    if schema.corpus and any(size >= 1 for size in held_out.values()):
+        what = "documents of a corpus are held out while they are read, before their number is known"
+        raise DataError("data", what, "Write a share below 1.")
     if schema.corpus and (spec.exclude or spec.relabel):
         raise DataError("data", "`exclude` and `relabel` are not for a corpus", "Correct its files.")
     if spec.by and (schema.corpus or schema.together):

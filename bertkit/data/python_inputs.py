@@ -42,9 +42,9 @@ def data_section(data: Any) -> tuple[Json, dict[str, Rows]]:
     """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are
     elsewhere.
 
-    data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` and `test`
-    may be numbers, as in a recipe; or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them,
-    or ambiguous.
+    data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` and
+    `test` may be numbers, as in a recipe; or a `data:` section, whose `source` is one of these. Raises
+    DataError where it is none of them, or ambiguous.
     """
     if isinstance(data, str | os.PathLike):
         return {"source": os.fspath(data)}, {}
