@@ -75,8 +75,8 @@ def test_every_form_of_rows_is_read_as_the_same_rows(library):
     assert list(by_split) == ["train", "validation", "test"]
     held_out = loaded({"train": of(TRAIN), "validation": 0.25})
     assert {split: len(rows) for split, rows in held_out.items()} == {"train": 12, "validation": 4}
-    held_out = loaded({"train": of(TRAIN), "dev": 0.25, "test": 3})
-    assert {split: len(rows) for split, rows in held_out.items()} == {"train": 9, "validation": 4, "test": 3}
+    held_out = loaded({"train": of(TRAIN), "dev": 0.25, "test": 2})
+    assert {split: len(rows) for split, rows in held_out.items()} == {"train": 10, "validation": 4, "test": 2}
     assert loaded({"source": of(TRAIN), "columns": {"text": "id"}})["train"][0]["text"] == "row-0"
 
 

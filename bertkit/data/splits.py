@@ -64,24 +64,26 @@ def hold_out(
     wanted = int(size) if size >= 1 else max(1, round(size * total))
     too_many = wanted >= len(train) and (size >= 1 or len(train) < total)
     held = list[list[int]]()
-    remaining = Counter(chain.from_iterable(labels))
+
+    def needed(unit: Sequence[int]) -> Counter[str]:
+        return Counter(chain.from_iterable(labels[row] for row in unit))
+
     rng = random.Random(seed if split == "validation" else f"{seed} {split}, held out")
+    remaining = needed(range(len(train)))
     for unit in _stratified(units, train, target, labels, rng):
-        needed = Counter(chain.from_iterable(labels[row] for row in unit))
         # a share loses the rows that the next loop gives back; a number of rows is reached by others
-        spared = size < 1 or all(remaining[name] > count for name, count in needed.items())
+        spared = size < 1 or all(remaining[name] > count for name, count in needed(unit).items())
         if spared and len(unit) <= wanted:
             held.append(unit)
-            remaining -= needed
+            remaining.subtract(needed(unit))
             wanted -= len(unit)
     held = held or [min(units, key=len)]
     out = {row for unit in held for row in unit}
-    remaining = Counter(name for row in range(len(train)) if row not in out for name in labels[row])
+    remaining = needed([row for row in range(len(train)) if row not in out])
     for unit in sorted(held):
-        needed = [name for row in unit for name in labels[row]]
-        if any(not remaining[name] for name in needed):
+        if any(not remaining[name] for name in needed(unit)):
             out.difference_update(unit)
-            remaining.update(needed)
+            remaining.update(needed(unit))
     if too_many or not 0 < len(out) < len(train):
         why = (
             "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) "

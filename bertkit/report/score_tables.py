@@ -70,11 +70,7 @@ def mean_of_folds(results: Record) -> str:
     return f"{folds['mean'][name]:.4f} ± {folds['sd'][name]:.4f}" if name in folds["mean"] else "–"
 
 
-FITTED = {  # option of a task -> what it is; null in a recipe: fitted
-    "temperature": "the temperature",
-    **dict.fromkeys(("null_threshold", "threshold"), "the threshold"),
-    **dict.fromkeys(("thresholds", "cutoffs"), "the thresholds"),
-}
+FITTED = ("temperature", "null_threshold", "threshold", "thresholds", "cutoffs")  # null in a recipe: fitted
 
 
 def selection(facts: Facts, hint: str = "; hold out a test split: data: {test: 0.1}") -> str:
@@ -92,14 +88,15 @@ def selection(facts: Facts, hint: str = "; hold out a test split: data: {test: 0
         if seed["best_step"] and not last and not seed.get("undecided") and evaluations[seed["seed"]] > 1:
             chosen.append("the checkpoint")
     chosen += ["the seed"] * (len(results["seeds"]) > 1)
-    for name, what in FITTED.items():
-        if facts.options.get(name) is not None and stated.get(name) is None:
-            chosen.append(what)
+    fitted = (name for name in FITTED if facts.options.get(name) is not None and stated.get(name) is None)
+    chosen += [f"the {name.replace('_', ' ')}" for name in fitted]
     *others, end = dict.fromkeys(chosen) or [""]
     what = " and ".join(filter(None, [", ".join(others), end]))
+    if by not in results["splits"]:
+        return ""
     if what and facts.split != by:
         return f"Scores of {facts.split} judge the model; {by} chose {what}."
-    if what in ("", FITTED["temperature"]) or by == OUT_OF_FOLD:  # a temperature changes no answer
+    if what in ("", "the temperature") or by == OUT_OF_FOLD:  # a temperature changes no answer
         return ""
     hint = "" if "test" in facts.data["rows"] else hint
     return f"Validation also chose {what}, so its scores are optimistic{hint or '.'}"
