@@ -81,6 +81,18 @@ class ModelSpec(Section):
         return self.name or f"a new {new}"
 
 
+def _share_or_count(value: Any) -> Any:
+    if isinstance(value, int | float) and not (0 < value < 1 or (value > 0 and type(value) is int)):
+        what = "expected a share of train below 1, such as 0.1, or a whole number of rows from 1"
+        raise ValueError(f"{what}; found {value!r}")
+    return value
+
+
+HeldOut = Annotated[
+    Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)], BeforeValidator(_share_or_count)
+]
+
+
 def _as_it_is(value: Any, check: Callable[[Any], Any]) -> Any:
     """The value, once it is checked: a text that is an object of another class stays one."""
     check(value)
@@ -120,8 +132,11 @@ class DataSpec(Section):
     """csv, tsv and xlsx rows with more fields than columns."""
     missing_fields: Literal["error", "ignore"] = "error"
     """csv and tsv rows with fewer fields than columns: stop, or leave them out and report them."""
-    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Fraction of train to hold out, stratified by label, if the source has no validation split."""
+    validation: HeldOut | None = None
+    """Share of train to hold out, or number of its rows, stratified by label, if the source has no such
+    split."""
+    test: HeldOut | None = None
+    """As `validation`: rows that judge the model, the same whatever `validation` is."""
     group_by: Text | None = None
     """A column, such as a customer or a document, whose rows with one value are held out together."""
     by: Text | None = None

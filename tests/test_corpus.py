@@ -110,6 +110,8 @@ def test_what_cannot_be_read_is_refused(tmp_path, cache, monkeypatch):
             "group_by: documents of a corpus have no groups",
         ),
         (documents(3), {"validation": 0.001}, "0.001 of 3 documents cannot be held out"),
+        (documents(9), {"validation": 0.5, "test": 0.5}, "0.5 and 0.5 of 9 documents cannot be held out"),
+        (documents(9), {"test": 2}, "before their number is known\n    Write a share below 1."),
         (
             ["One.", 5, "Two.", ["x"]],
             {},
@@ -183,6 +185,20 @@ def test_hold_out_goes_by_the_text_alone(tmp_path):
     assert not [finding for finding in turned.findings if "in train too" in finding.what]
     other = get({"train": write(tmp_path / "a.jsonl", values)}, validation=0.1, seed=7)
     assert set(texts(other, "validation")) != held
+
+
+def test_a_test_split_is_the_same_whatever_validation_is(tmp_path):
+    source = {"train": write(tmp_path / "a.jsonl", documents(1000) * 2)}
+    held = get(source, test=0.2, splits={"test"})
+    for share in (0.1, 0.4):
+        data = get(source, test=0.2, validation=share)
+        assert data.fingerprints["test"] == held.fingerprints["test"]
+        parts = [set(texts(data, split)) for split in ("train", "validation", "test")]
+        assert sum(map(len, parts)) == len(set.union(*parts)) == 1000
+        assert abs(len(parts[1]) - 1000 * share) < 60
+        assert abs(len(parts[2]) - 200) < 60
+        alone = set(texts(get(source, validation=share), "validation"))
+        assert abs(len(alone & parts[2]) - 200 * share) < 30  # neither follows the other
 
 
 def test_limit_takes_the_first_and_reads_no_further(tmp_path):

@@ -15,7 +15,10 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from small import write_rows as write
 
 from bertkit.data import check, label_names, load
+from bertkit.data.origin import Origin
 from bertkit.data.schema import Column, Schema
+from bertkit.data.splits import hold_out, names_of
+from bertkit.data.table import Table
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
 from bertkit.files import read_json
@@ -369,7 +372,12 @@ REFUSED = [  # files, which of them is read (all, as a folder), what the message
     ({"train.jsonl": labelled("x"), "train.csv": "text,label\na,x\n"}, "",
      ["two files for train: train.csv, train.jsonl"]),
     ({"sts-train.csv": "x"}, "", ["the folder holds: sts-train.csv", "data: {source: {train: FILE}}"]),
-    ({"train.jsonl": labelled("a")}, "", ["no test split"], {"splits": ["test"]}),
+    ({"train.jsonl": labelled("a")}, "", ["no test split; available: train", "data: {test: 0.1}"], {"splits": ["test"]}),
+    ({"train.jsonl": labelled("a"), "test.jsonl": labelled("a")}, "",
+     ["data.test: the source has a test split", "remove `test:`"], {"test": 0.5}),
+    ({"t.jsonl": labelled(*"ab" * 5)}, "t.jsonl", ["data.test: test: 10 of 10 rows of train cannot be"], {"test": 10}),
+    ({"t.jsonl": labelled(*"ab" * 5)}, "t.jsonl",
+     ["validation: 0.5 of 5 rows of train cannot be held out", "hold out fewer"], {"test": 5, "validation": 0.5}),
     ({"train.jsonl": labelled("a")}, "", ["cannot be held out"], {"validation": 0.5}),
     ({"train.jsonl": labelled("a"), "dev.jsonl": labelled("a")}, "", ["remove `validation:`"], {"validation": 0.5}),
     ({"t.jsonl": [{"text": "a", "score": 1}]}, "t.jsonl",
@@ -623,6 +631,49 @@ def test_the_hold_out_is_the_same_on_every_machine(skewed):
     assert held == ["text 1", "text 9", "text 12", "text 19", "text 89"]
 
 
+def test_the_test_split_is_the_same_whatever_validation_is(skewed):
+    """Oracle: the shares of labels; and for validation, the hold-out of the rows that test leaves."""
+    first = get(skewed, test=0.2, splits=["test"])
+    assert [*first.rows] == ["test"]
+    counts = Counter(first.rows["test"]["label"])
+    assert abs(counts["common"] - 16) <= 1
+    assert abs(counts["rare"] - 4) <= 1
+    assert counts["once"] == 0
+    train = get(skewed, test=0.2).rows["train"]
+    left = Table({"text": train["text"][:], "label": train["label"][:]}, Origin(["f:"]))
+    for row in range(len(train)):
+        left.origin.add(0, row)
+    for size, count in ((0.1, 10), (0.2, 21), (7, 7)):
+        data = get(skewed, test=0.2, validation=size)
+        assert [*data.rows] == ["train", "validation", "test"]
+        assert data.fingerprints["test"] == first.fingerprints["test"]
+        assert {*Counter(data.rows["train"]["label"])} == {"common", "rare", "twice", "once"}
+        assert len(data.rows["validation"]) == count
+        held = hold_out(
+            left, "validation", size, 103, 42, "label", names_of(SCHEMA.columns["label"]), ["text"], 0
+        )
+        assert [part.values["text"] for part in held] == [
+            data.rows[split]["text"][:] for split in ("train", "validation")
+        ]
+        assert sorted(text for rows in data.rows.values() for text in rows["text"]) == sorted(
+            f"text {n}" for n in range(103)
+        )
+    assert get(skewed, test=0.2, seed=1).fingerprints["test"] != first.fingerprints["test"]
+    assert (
+        get(skewed, test=0.2).fingerprints["test"] != get(skewed, validation=0.2).fingerprints["validation"]
+    )
+
+
+def test_a_number_of_rows_is_held_out_exactly_while_each_label_keeps_one(skewed):
+    labels = {"common", "rare", "twice", "once"}
+    for count in (1, 2, 50, 98, 99):
+        data = get(skewed, test=count)
+        assert len(data.rows["test"]) == count
+        assert {*data.rows["train"]["label"]} == labels
+        assert any(f"test: {count} of 103 rows of train" == finding.what for finding in data.findings)
+    assert len(get(skewed, test=100).rows["test"]) == 99
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_with_the_same_text_are_held_out_together(seed, tmp_path):
     """Oracle: the leak check, and sets of texts."""
@@ -667,6 +718,10 @@ def test_groups_are_held_out_together(tmp_path):
         held_out |= sides[1]
         alone |= {text for text in data.rows["validation"]["text"] if text.startswith("alone")}
         assert not any("that train has too" in finding.what for finding in check(data))
+        three = get(path, validation=0.2, test=16, group_by="customer", seed=seed).rows
+        sides = [{by_text[text] for text in rows["text"]} - {None} for rows in three.values()]
+        assert sum(map(len, sides)) == 20
+        assert abs(len(three["test"]) - 16) <= 2
     assert {0, 10} <= held_out
     assert len(alone) > 10
 

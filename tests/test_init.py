@@ -265,7 +265,7 @@ def test_the_encoder_and_its_settings_follow_the_rows(tmp_path):
         tmp_path / "many.csv", table(["text", "label"], LONG * 9 + " {n}", "{side}", count=5001)
     )
     first = bertkit.init(many)
-    assert first.why[-2] == "the first 5,000 rows"
+    assert first.why[-3] == "the first 5,000 rows"
     assert first.recipe.model.max_length == 256
     assert first.recipe.training["num_train_epochs"] == 4
     assert first.recipe.task.method is None
@@ -282,6 +282,7 @@ def test_sources_other_than_one_file(tmp_path):
     columns = {"text": "text", "label": "label"}
     assert bertkit.init(tmp_path / "saved").sections["data"]["columns"] == columns
     held = bertkit.init(rows)
+    assert held.sections["data"].items() > {"validation": 0.1, "test": 0.1}.items()
     assert held.sections["data"]["columns"] == columns
     small.raises(UserError, "in no file", held.text, tmp_path / "my.yaml")
     small.write_rows(tmp_path / "tests" / "test.csv", table(["text", "label"], "the cat {n} sat", "{side}"))

@@ -75,6 +75,8 @@ def test_every_form_of_rows_is_read_as_the_same_rows(library):
     assert list(by_split) == ["train", "validation", "test"]
     held_out = loaded({"train": of(TRAIN), "validation": 0.25})
     assert {split: len(rows) for split, rows in held_out.items()} == {"train": 12, "validation": 4}
+    held_out = loaded({"train": of(TRAIN), "dev": 0.25, "test": 2})
+    assert {split: len(rows) for split, rows in held_out.items()} == {"train": 10, "validation": 4, "test": 2}
     assert loaded({"source": of(TRAIN), "columns": {"text": "id"}})["train"][0]["text"] == "row-0"
 
 
@@ -134,9 +136,10 @@ NO_DATA = [
     ({"train": TRAIN, "eval": TRAIN}, r"data\['eval'\]: neither a split nor a column"),
     ({"train": "a.csv", "encoding": "cp1252"}, r"'encoding'\]: belongs beside the source\n *.*'encoding': 'cp1252'}"),
     ({"train": TRAIN, "validation": 0.1, "dev": TRAIN}, "a second name for validation"),
-    ({"train": TRAIN, "validation": 2}, "data.validation: must be less than 1, found 2"),
-    ({"train": TRAIN, "test": 0.1}, "expected rows, found the number 0.1\n.*Only validation can be a share"),
+    ({"train": TRAIN, "validation": 1.5}, "data.validation: expected a share of train below 1"),
+    ({"train": 0.8}, "expected rows, found the number 0.8\n.*Only validation and test can be a share"),
     ({"validation": 0.1}, "data.source: missing"),
+    ({"validation": 0.1, "test": 3}, "data.source: missing"),
     ([], "train: holds no rows"),
     ([{"text": "a"}, "b"], "train, row 2: expected a dict of columns, found 'b'"),
     ({"text": ["a", "b"], "label": ["x"]}, "different lengths: `text` 2, `label` 1"),

@@ -119,7 +119,10 @@ VALUES = [
     ("data: {source: ./my.yml}", 3, "did you mean 'my.yaml'?"),
     ("data: {source: x, limit: many}", 3, "data.limit: expected a whole number or a mapping, found text 'many'"),
     ("data: {source: x, limit: {dev: 3}}", 3, "data.limit.dev: unknown key"),
-    ("data: {source: x, validation: 1}", 3, "data.validation: must be less than 1, found 1"),
+    ("data: {source: x, validation: 1.5}", 3,
+     "share of train below 1, such as 0.1, or a whole number of rows from 1; found 1.5"),
+    *((f"data: {{source: x, test: {size}}}", 3, f"rows from 1; found {size}") for size in ("0", "-0.5", "1.0")),
+    ("data: {source: x, test: a tenth}", 3, "data.test: expected a whole number or a number, found text"),
     ("data: {source: x, header: no}", 3, "write false: in YAML 1.2 this word is text"),
     ("data: {source: x, delimiter: ab}", 3, "must be at most 1 character"),
     ("data: {source: x, format: json, header: [a]}", 3, "json files name their own columns"),
@@ -261,7 +264,7 @@ seeds: &s [1, 1]
 verify: !!bool true
 """
     expect(
-        problems(tmp_path, text, "model.nam=x", "noequals", "data.validation=2"),
+        problems(tmp_path, text, "model.nam=x", "noequals", "data.validation=-2"),
         (1, "task.thresholds: has no meaning"),
         (3, "model.name: no folder"),
         (4, "model.max_lenght: unknown key"),
@@ -277,7 +280,7 @@ verify: !!bool true
         (15, "tag !!bool"),
         ("override noequals", "no `=`"),
         ("override model.nam=x", "did you mean 'name'?"),
-        ("override data.validation=2", "must be less than 1"),
+        ("override data.validation=-2", "a whole number of rows from 1"),
     )
 
 

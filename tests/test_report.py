@@ -29,11 +29,11 @@ from bertkit.data.schema import Finding, leak
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
 from bertkit.report import comparison, examples, matrices, mistakes, pictures, rankings, report_sections, view
-from bertkit.report.card import write_card
+from bertkit.report.card import card, write_card
 from bertkit.report.examples import write_explanations
 from bertkit.report.facts import read_facts
 from bertkit.report.html import isolated, library, page_of, render, write_mistakes, write_report
-from bertkit.report.score_tables import after_training, number
+from bertkit.report.score_tables import after_training, number, selection
 from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import Run
 from bertkit.tasks import get_task
@@ -429,18 +429,41 @@ def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(
     )
 
 
-def test_validation_scores_say_that_they_selected_the_checkpoint(facts):
-    splits = {"validation": facts.results["splits"]["validation"]}
-    seeds = facts.results["seeds"]
-    for step, more in ((4, ", which also selected the checkpoint"), (None, "")):
-        stepped = {
-            **facts.results,
-            "splits": splits,
-            "seeds": [{**seed, "best_step": step} for seed in seeds],
-        }
-        own = replace(facts, results=stepped, split="validation")
-        assert report_sections.headline(own).rows == f"{splits['validation']['rows']} rows{more}"
-    assert report_sections.headline(facts).rows == "7 rows"
+def test_scores_say_which_split_chose_and_which_one_judges(facts, two_seeds):
+    """The checkpoint only where several were compared and the best was kept; what the recipe fixes is not
+    chosen.
+    """
+    judge = "Scores of test judge the model; validation chose the seed and the temperature."
+    assert selection(facts) == judge
+    for page in (well_formed(report(facts)).text, card(facts)):
+        assert judge in page
+    assert judge in after_training(two_seeds.folder, facts.results)
+    seed = facts.results["seeds"][0] | {"undecided": None}
+    splits = facts.results["splits"]
+    one = {**facts.results, "seeds": [seed]}
+    training = {**facts.recipe.training, "load_best_model_at_end": False}
+    last = facts.recipe.model_copy(update={"training": training})
+    for changed, stated, chosen in (
+        ({}, facts, "the checkpoint and the temperature"),
+        ({}, replace(facts, log=facts.log[:3]), "the temperature"),  # one evaluation
+        ({"best_step": None}, facts, "the temperature"),
+        ({"undecided": {"metric": "loss"}}, facts, "the temperature"),
+        ({}, replace(facts, recipe=last), "the temperature"),
+        ({"best_step": None}, replace(facts, options={**facts.options, "temperature": None}), ""),
+    ):
+        own = replace(stated, results={**one, "seeds": [{**seed, **changed}]})
+        assert selection(own) == (
+            f"Scores of test judge the model; validation chose {chosen}." if chosen else ""
+        )
+        own = replace(
+            own, results={**own.results, "splits": {"validation": splits["validation"]}}, split="validation"
+        )
+        said = f"Validation also chose {chosen}, so its scores are optimistic"
+        assert selection(own) == (f"{said}." if "check" in chosen else "")
+        own = replace(own, data={**facts.data, "rows": {"train": 1, "validation": 1}})
+        assert selection(own) == (
+            f"{said}; hold out a test split: data: {{test: 0.1}}" if "check" in chosen else ""
+        )
 
 
 def test_at_most_three_findings_are_open_the_most_severe_first(facts):

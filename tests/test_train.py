@@ -288,11 +288,15 @@ def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder, t
 
 
 def test_a_share_of_train_is_held_out(tiny_encoder, tmp_path):
-    run = small.trained(tmp_path, tiny_encoder, "data.validation=0.25", splits=("train",))
-    assert read_json(run.folder / "data.json")["rows"] == {"train": 12, "validation": 4}
-    told = small.read_rows(run.folder / "predictions/validation.jsonl")
-    assert sorted(row["label"] for row in told) == "bad bad good good".split()  # stratified
-    assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
+    more = ("data.validation=0.25", "data.test=4")
+    run = small.trained(tmp_path, tiny_encoder, *more, splits=("train",))
+    assert read_json(run.folder / "data.json")["rows"] == {"train": 8, "validation": 4, "test": 4}
+    for split in ("validation", "test"):
+        told = small.read_rows(run.folder / f"predictions/{split}.jsonl")
+        assert sorted(row["label"] for row in told) == "bad bad good good".split()  # stratified
+        assert evaluate(run.folder, split=split)["metrics"] == run.results["splits"][split]["metrics"]
+    assert evaluate(run.folder)["split"] == "test"
+    assert "Scores of test judge the model; validation chose " in (run.folder / "report.html").read_text()
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures

@@ -171,11 +171,9 @@ def _alike(split: str, have: str, fix: str) -> Finding:
     if split == "train":
         return Finding("fail", f"train: {have}; there is nothing to learn", fix)
     select = ""
-    more = ""
     if split == "validation":
         select = " and cannot select a checkpoint"
-        more = ", or hold rows of train out: data: {validation: 0.1}"
-    fix = f"Give rows with other targets{more}."
+    fix = f"Give rows with other targets, or hold rows of train out: data: {{{split}: 0.1}}."
     return warn(f"{split}: {have}; some of its scores are not defined or always the same{select}", fix)
 
 

@@ -41,12 +41,13 @@ CHARACTERS = 1 << 20  # of documents that are written at a time
 
 
 def read_corpus(
-    parts: Mapping[str, Sequence[Part]], spec: DataSpec, share: float | None
+    parts: Mapping[str, Sequence[Part]], spec: DataSpec, held_out: Mapping[str, float]
 ) -> tuple[dict[str, Loaded], list[Finding]]:
     """The documents of each split, memory-mapped: some 30 bytes of memory per document; and the findings.
 
-    share: of train, held out by a hash of the text, so that equal documents stay together. Documents without
-    text are left out and counted. `data.limit` takes the first documents of each split's source.
+    held_out: split -> its share of train, by a hash of the text, so that equal documents stay together.
+    Documents without text are left out and counted. `data.limit` takes the first documents of each split's
+    source.
     Raises DataError: a source without documents, values that are not text, with their locations.
     """
     for part in chain.from_iterable(parts.values()):
@@ -60,7 +61,7 @@ def read_corpus(
     hashes = dict[str, Hashes]()
     findings = dict[str, list[Finding]]()
     for source, parts_of_source in parts.items():
-        folder = _cached(parts_of_source, spec, source, share if source == "train" else None)
+        folder = _cached(parts_of_source, spec, source, held_out if source == "train" else {})
         prefixes = [part.prefix for part in parts_of_source]
         for split in SPLITS:
             if (folder / split).is_dir():
@@ -79,32 +80,33 @@ def read_corpus(
     return loaded, notes
 
 
-def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None) -> Path:
+def _cached(parts: Sequence[Part], spec: DataSpec, split: str, held_out: Mapping[str, float]) -> Path:
     """The folder with the documents of these parts; they are read unless an earlier load has done so.
 
     It is in the cache, or goes with rows that were given from Python.
     """
     root = Path(spec.folder) if isinstance(spec.folder, RowsFolder) else cache_root()
     files = [[part.name, part.fingerprint or file_digest(Path(part.name))] for part in parts]
-    key = [RULES, split, share, files, spec.model_dump(mode="json", exclude={"source", "folder"})]
+    key = [RULES, split, {**held_out}, files, spec.model_dump(mode="json", exclude={"source", "folder"})]
 
     def write(folder: Path) -> None:
         logger.info("reading the corpus of %s once, into %s", split, root)
-        _read(parts, spec, split, share, folder)
+        _read(parts, spec, split, held_out, folder)
 
     fix = "make room, or name another folder in BERTKIT_CACHE"
     with translated(OSError, DataError, root, "the corpus cannot be cached here", fix):
         return cached_folder({"corpus": key}, write, root=root)[0]
 
 
-def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None, folder: Path) -> None:
+def _read(
+    parts: Sequence[Part], spec: DataSpec, split: str, held_out: Mapping[str, float], folder: Path
+) -> None:
     limit = spec.limit or {}
     limits: Mapping[Any, int] = {split: limit} if isinstance(limit, int) else limit
     prefixes = [part.prefix for part in parts]
     empty = Origin(prefixes)
     with ExitStack() as stack:
-        splits = [split] if share is None else [split, "validation"]
-        writers = {name: _Writer(folder / name, prefixes, stack) for name in splits}
+        writers = {name: _Writer(folder / name, prefixes, stack) for name in (split, *held_out)}
         for count, (file, number, text) in enumerate(_texts(parts, empty)):
             if count == limits.get(split):
                 writers[split].findings.append(
@@ -112,9 +114,7 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
                 )
                 break
             digest = hashlib.blake2b(folded(text).encode(), digest_size=8).digest()
-            seeded = hashlib.blake2b(digest + str(spec.seed).encode(), digest_size=8).digest()
-            held_out = share is not None and int.from_bytes(seeded) < share * 2**64
-            target = "validation" if held_out else split
+            target = _target(digest, spec.seed, held_out) or split
             if target == split or len(writers[target].origin) != limits.get(target):
                 writers[target].add(text, digest, file, number)
         if empty:
@@ -123,16 +123,29 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
             left_out = f"{split}: {counted(len(empty), 'document')} without text {be} left out: {where}"
             writers[split].findings.append(warn(left_out))
         sizes = [len(writer.origin) for writer in writers.values()]
-        if share is not None and 0 in sizes:
+        if held_out and 0 in sizes:
+            shares = " and ".join(map(str, held_out.values()))
             raise DataError(
-                "data.validation",
-                f"{share} of {sum(sizes)} documents cannot be held out",
-                "add documents, or name a validation file",
+                " and ".join(f"data.{name}" for name in held_out),
+                f"{shares} of {sum(sizes)} documents cannot be held out",
+                "write other shares, add documents, or name a file of each split",
             )
         if not any(sizes):
             raise DataError(parts[0].name, "holds no documents with text")
         for name, writer in writers.items():
             writer.finish(name)
+
+
+def _target(digest: bytes, seed: int, held_out: Mapping[str, float]) -> str | None:
+    """The split that a document is held out for, by a hash of its text for each split; or None."""
+    left = 1.0
+    for split, share in held_out.items():
+        key = digest + (str(seed) if split == "validation" else f"{seed} {split}").encode()
+        number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest())
+        if number < share / left * 2**64:  # of the documents that the splits before it have left
+            return split
+        left -= share
+    return None
 
 
 def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str]]:

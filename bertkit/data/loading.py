@@ -74,11 +74,16 @@ def load(
 
     Raises DataError: an unusable source, unusable columns or values; everything of one kind in one message.
     """
-    needs_train = splits is None or not {"train", "validation"}.isdisjoint(splits)
-    share = spec.validation if needs_train else None
-    opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
+    sizes = {"test": spec.test, "validation": spec.validation}  # test first: `validation` does not change it
+    held_out = {split: size for split, size in sizes.items() if size is not None}
+    if splits is not None and {"train", *held_out}.isdisjoint(splits):
+        held_out = {}
+    opened = {*splits, "train"} - held_out.keys() if splits is not None and held_out else splits
     if schema.corpus and spec.group_by:
         raise DataError("data.group_by", "documents of a corpus have no groups; equal texts stay together")
+    if schema.corpus and any(size >= 1 for size in held_out.values()):
+        what = "documents of a corpus are held out while they are read, before their number is known"
+        raise DataError("data", what, "Write a share below 1.")
     if schema.corpus and (spec.exclude or spec.relabel):
         raise DataError("data", "`exclude` and `relabel` are not for a corpus", "Correct its files.")
     if spec.by and (schema.corpus or schema.together):
@@ -100,11 +105,11 @@ def load(
     if schema.corpus:
         from bertkit.data.corpus import read_corpus
 
-        documents, notes = read_corpus(parts, spec, share)
+        documents, notes = read_corpus(parts, spec, held_out)
         read = _Rows({}, "text", rules.options, notes)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:
-        read = _read_tables(parts, spec, schema, rules, share, known_labels, complete)
+        read = _read_tables(parts, spec, schema, rules, held_out, known_labels, complete)
         loaded = {split: _loaded(read.tables.pop(split), schema) for split in wanted if split in read.tables}
     every = list(chain.from_iterable(parts.values()))
     findings = dict.fromkeys(finding for part in every for finding in part.findings)
@@ -179,7 +184,7 @@ def _read_tables(
     spec: DataSpec,
     schema: Schema,
     rules: RowRules,
-    share: float | None,
+    held_out: Mapping[str, float],
     known_labels: Collection[str] | None,
     complete: bool,
 ) -> _Rows:
@@ -202,24 +207,25 @@ def _read_tables(
     present = {*chain.from_iterable(table.values for table in tables.values())}
     target = next((name for name in schema.targets if name in present), None)
     names = names_of(schema.columns[target]) if target else None
-    if share is not None:
-        count = len(tables["train"])
-        common = present.intersection(*(table.values for table in tables.values()))
-        everywhere = {name: column for name, column in schema.columns.items() if name in common}
-        held = hold_out(tables["train"], share, spec.seed, target, names, *texts_of(everywhere))
-        tables["train"], tables["validation"] = held
-        findings.append(note(f"validation: {len(tables['validation']):,} of {count:,} rows of train"))
+    common = present.intersection(*(table.values for table in tables.values()))
+    everywhere = {name: column for name, column in schema.columns.items() if name in common}
+    total = len(tables.get("train", ()))
+    for split, size in held_out.items():
+        train = tables["train"]
+        held = hold_out(train, split, size, total, spec.seed, target, names, *texts_of(everywhere))
+        tables["train"], tables[split] = held
+        findings.append(note(f"{split}: {len(tables[split]):,} of {total:,} rows of train"))
     limits = dict.fromkeys(tables, spec.limit) if isinstance(spec.limit, int) else {**(spec.limit or {})}
     for split, limit in limits.items():
         if split in tables and len(tables[split]) > limit:
             findings.append(note(f"{split}: limited to {limit:,} of {len(tables[split]):,} rows"))
             tables[split] = limit_rows(tables[split], limit, spec.seed, split, target, names)
-    if share is not None or spec.limit is not None:
+    if held_out or spec.limit is not None:
         grouped = {what: name for name, what in schema.group_columns.items() if name in present}
         for what, name in grouped.items():
             by_it = schema.group_columns.get(spec.group_by or "") == what
             if not by_it or spec.limit is not None:
-                whole = share is not None and not by_it
+                whole = held_out and not by_it
                 fix = f"data.group_by={name} holds out whole groups" if whole else ""
                 findings.append(warn(f"rows are sampled individually: {what}", fix))
     if target is not None and names is not None:

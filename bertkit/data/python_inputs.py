@@ -42,9 +42,9 @@ def data_section(data: Any) -> tuple[Json, dict[str, Rows]]:
     """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are
     elsewhere.
 
-    data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a
-    fraction; or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them,
-    or ambiguous.
+    data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` and
+    `test` may be numbers, as in a recipe; or a `data:` section, whose `source` is one of these. Raises
+    DataError where it is none of them, or ambiguous.
     """
     if isinstance(data, str | os.PathLike):
         return {"source": os.fspath(data)}, {}
@@ -60,8 +60,8 @@ def data_section(data: Any) -> tuple[Json, dict[str, Rows]]:
             return {**section, "splits": None}, _matched(data["source"], section.get("splits"))
         source, rows = data_section(data["source"])
         return {**section, **source}, rows
-    of_section = data.keys() & DataSpec.model_fields.keys() and not data.keys() & {"train", "test"}
-    if of_section and not is_rows(data.get("validation")):
+    of_section = data.keys() & DataSpec.model_fields.keys() and "train" not in data
+    if of_section and not is_rows(data.get("validation")) and isinstance(data.get("test"), Real | None):
         return dict(data), {}  # a section without its source
     return _by_split(data)
 
@@ -137,7 +137,7 @@ def _by_split(splits: Mapping[Any, Any]) -> tuple[Json, dict[str, Rows]]:
             problems.add(where, what, fix)
         elif split in {**rows, **files, **section}:
             problems.add(where, f"a second name for {split}", "Give one of them.")
-        elif split == "validation" and isinstance(value, Real):
+        elif split != "train" and isinstance(value, Real):
             section[split] = value
         elif isinstance(value, str | os.PathLike) or _are_files(value):
             files[split] = value
@@ -151,9 +151,8 @@ def _by_split(splits: Mapping[Any, Any]) -> tuple[Json, dict[str, Rows]]:
             )
             problems.add(where, what, fix)
         elif isinstance(value, Real):
-            problems.add(
-                where, f"expected rows, found the number {value}", "Only validation can be a share of train."
-            )
+            fix = "Only validation and test can be a share of train, or a number of its rows."
+            problems.add(where, f"expected rows, found the number {value}", fix)
         else:
             problems.add(*_unknown(where, value))
     if rows and files:

@@ -88,17 +88,18 @@ def open_source(
     else:
         for split, files in (_named_files(spec) if path is None else files_at(path, spec)).items():
             opens[split] = [partial(_file_part, file, spec, str(file)) for file in files]
-    if spec.validation is not None and "validation" in opens and not judged:
-        raise DataError(
-            "data.validation",
-            "the source has a validation split of its own",
-            "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}",
-        )
+    for split in ("validation", "test"):
+        if getattr(spec, split) is not None and split in opens:
+            raise DataError(
+                f"data.{split}",
+                f"the source has a {split} split of its own",
+                f"remove `{split}:`, or name only train, e.g.  data: {{source: {{train: FILE}}}}",
+            )
     missing = [split for split in splits or () if split not in opens]
     if missing:
-        raise DataError(
-            str(spec.source), f"no {' and no '.join(missing)} split; available: {', '.join(names) or 'none'}"
-        )
+        what = f"no {' and no '.join(missing)} split; available: {', '.join(names) or 'none'}"
+        fix = f"hold rows of train out:  data: {{{missing[0]}: 0.1}}" if "train" in opens else ""
+        raise DataError(str(spec.source), what, fix)
     parts = dict[str, list[Part]]()
     for split in SPLITS:
         if split in opens and (splits is None or split in splits):

@@ -40,47 +40,59 @@ def names_of(column: Column) -> Names | None:
 
 def hold_out(
     train: Table,
-    share: float,
+    split: str,
+    size: float,
+    total: int,
     seed: int,
     target: str | None,
     names: Names | None,
     texts: Sequence[str],
     unordered: int,
 ) -> tuple[Table, Table]:
-    """Split train into (train, validation), both in their old order; the same on every platform for a seed.
+    """Divide train into train and a split, both in their old order; the same on every platform for a seed.
 
-    share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a
-    number (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of`
-    the target.
+    split: validation or test, each with random numbers of its own.  size: a number of rows, or a share in
+    (0, 1) of `total`, which train had before another split was held out.  target: column to stratify by: a
+    label, the first of several labels, or a number (by quantile); None: not stratified. A label never loses
+    its last row in train.  names: `names_of` the target.
     texts: columns; rows that have the same texts stay together, and so do rows with one value of
     `data.group_by`.
     unordered: see `text_keys`. Raises DataError where no row can be held out.
     """
     labels = _labels(train, target, names)
     units = _units(train, texts, unordered)
-    wanted = max(1, round(share * len(train)))
+    wanted = int(size) if size >= 1 else max(1, round(size * total))
+    too_many = wanted >= len(train) and (size >= 1 or len(train) < total)
     held = list[list[int]]()
-    for unit in _stratified(units, train, target, labels, random.Random(seed)):
-        if len(unit) <= wanted:
+
+    def needed(unit: Sequence[int]) -> Counter[str]:
+        return Counter(chain.from_iterable(labels[row] for row in unit))
+
+    rng = random.Random(seed if split == "validation" else f"{seed} {split}, held out")
+    remaining = needed(range(len(train)))
+    for unit in _stratified(units, train, target, labels, rng):
+        # a share loses the rows that the next loop gives back; a number of rows is reached by others
+        spared = size < 1 or all(remaining[name] > count for name, count in needed(unit).items())
+        if spared and len(unit) <= wanted:
             held.append(unit)
+            remaining.subtract(needed(unit))
             wanted -= len(unit)
     held = held or [min(units, key=len)]
     out = {row for unit in held for row in unit}
-    remaining = Counter(name for row in range(len(train)) if row not in out for name in labels[row])
+    remaining = needed([row for row in range(len(train)) if row not in out])
     for unit in sorted(held):
-        needed = [name for row in unit for name in labels[row]]
-        if any(not remaining[name] for name in needed):
+        if any(not remaining[name] for name in needed(unit)):
             out.difference_update(unit)
-            remaining.update(needed)
-    if not 0 < len(out) < len(train):
+            remaining.update(needed(unit))
+    if too_many or not 0 < len(out) < len(train):
         why = (
             "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) "
             "stay together"
         )
         raise DataError(
-            "data.validation",
-            f"validation: {share} of {len(train):,} rows of train cannot be held out: {why}",
-            "add rows, or name a validation file under data.source",
+            f"data.{split}",
+            f"{split}: {size} of {len(train):,} rows of train cannot be held out: {why}",
+            f"hold out fewer, add rows, or name a {split} file under data.source",
         )
     return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))
 

@@ -33,6 +33,7 @@ from bertkit.text import Json
 # of `data:`; not for a file given in its place
 OF_SOURCE = (
     "validation",
+    "test",
     "limit",
     "splits",
     "exclude",
@@ -169,7 +170,9 @@ def rows_of_split(
     labelled = [name for name, rows in read.rows.items() if read.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in read.rows:
-        raise DataError(f"split {split}", f"the data have no such split, only {', '.join(read.rows)}")
+        what = f"the data have no such split, only {', '.join(read.rows)}"
+        fix = f"Train with  data: {{{split}: 0.1}}  to hold rows out, or name labelled rows as `data`."
+        raise DataError(f"split {split}", what, fix)
     targets = task.schema.targets
     rows = read.rows[split]
     if targets and not set(targets) & set(rows.column_names):

@@ -42,7 +42,7 @@ SHIPPED = {  # task -> the recipe whose settings are for few rows, and for many
     "retrieval": ("retrieval-quickstart", "scifact-minilm"),
 }
 NUMBERS = ("learning_rate", "num_train_epochs", "per_device_train_batch_size")
-HELD_OUT = {"validation": 0.1}  # split -> share of train, where the source has no such split
+HELD_OUT = {"validation": 0.1, "test": 0.1}  # split -> share of train, where the source has no such split
 ABOUT = {  # key -> its comment
     "model": "the encoder",
     "data": "the rows",
@@ -52,6 +52,7 @@ ABOUT = {  # key -> its comment
     "columns": "what the task reads: the column that has it",
     "missing_labels": "rows without a label are left out",
     "validation": "the share of rows that is held out, to choose the best checkpoint",
+    "test": "the share of rows that is held out, to judge the model",
 }
 
 

@@ -15,7 +15,14 @@ from bertkit.report import pictures
 from bertkit.report.facts import Facts, graded, task_of
 from bertkit.report.mistakes import Span
 from bertkit.report.pictures import Picture
-from bertkit.report.score_tables import interval, mean_of_folds, number, over_seeds, overall_metrics
+from bertkit.report.score_tables import (
+    interval,
+    mean_of_folds,
+    number,
+    over_seeds,
+    overall_metrics,
+    selection,
+)
 from bertkit.report.verdict import MIN_ROWS, Baseline, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
@@ -80,13 +87,12 @@ def headline(facts: Facts) -> Headline:
     name = facts.headline
     split = facts.split
     scores = facts.scores
-    selected = split == "validation" and any(seed["best_step"] for seed in facts.results["seeds"])
-    on = f"{counted(scores['rows'], 'row')}" + (", which also selected the checkpoint" if selected else "")
     baseline = best_baseline(facts.results, split)
     said = verdict(facts.results, _of_data(facts))
     bounds = interval(scores["intervals"].get(name))
     range_ = f"95 % interval {bounds}" if bounds else ""
-    return Headline(f"{name} on {split}", scores["metrics"][name], range_, on, baseline, said)
+    rows = counted(scores["rows"], "row")
+    return Headline(f"{name} on {split}", scores["metrics"][name], range_, rows, baseline, said)
 
 
 def summary(facts: Facts) -> str:
@@ -99,7 +105,7 @@ def summary(facts: Facts) -> str:
     )
     if best := model.baseline:
         text += f"Best baseline: {number(best.score)} ({best.does}). "
-    return f"{text}{model.verdict.text} {trained(facts)}"
+    return " ".join(filter(None, [text + model.verdict.text, selection(facts, ""), trained(facts)]))
 
 
 def findings(facts: Facts) -> list[Finding]:

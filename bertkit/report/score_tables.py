@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from bertkit.errors import Problem
 from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import read_json
 from bertkit.inference.display import example
+from bertkit.report.facts import Facts, read_facts
 from bertkit.report.verdict import best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
@@ -66,6 +68,38 @@ def mean_of_folds(results: Record) -> str:
     name = results["headline"]
     folds = results["folds"]
     return f"{folds['mean'][name]:.4f} ± {folds['sd'][name]:.4f}" if name in folds["mean"] else "–"
+
+
+FITTED = ("temperature", "null_threshold", "threshold", "thresholds", "cutoffs")  # null in a recipe: fitted
+
+
+def selection(facts: Facts, hint: str = "; hold out a test split: data: {test: 0.1}") -> str:
+    """Which split chose what of the model, and which one judges it; empty where nothing was chosen.
+
+    hint: what to do where both are one split.
+    """
+    results = facts.results
+    by = "validation" if "validation" in results["splits"] else OUT_OF_FOLD
+    evaluations = Counter(event["seed"] for event in facts.log if f"eval_{facts.headline}" in event)
+    last = facts.recipe.training.get("load_best_model_at_end") is False
+    stated = facts.recipe.task.model_dump()
+    chosen = []
+    for seed in results["seeds"]:
+        if seed["best_step"] and not last and not seed.get("undecided") and evaluations[seed["seed"]] > 1:
+            chosen.append("the checkpoint")
+    chosen += ["the seed"] * (len(results["seeds"]) > 1)
+    fitted = (name for name in FITTED if facts.options.get(name) is not None and stated.get(name) is None)
+    chosen += [f"the {name.replace('_', ' ')}" for name in fitted]
+    *others, end = dict.fromkeys(chosen) or [""]
+    what = " and ".join(filter(None, [", ".join(others), end]))
+    if by not in results["splits"]:
+        return ""
+    if what and facts.split != by:
+        return f"Scores of {facts.split} judge the model; {by} chose {what}."
+    if what in ("", "the temperature") or by == OUT_OF_FOLD:  # a temperature changes no answer
+        return ""
+    hint = "" if "test" in facts.data["rows"] else hint
+    return f"Validation also chose {what}, so its scores are optimistic{hint or '.'}"
 
 
 def number(value: float | None) -> str:
@@ -146,8 +180,9 @@ def after_training(folder: Path, results: Record) -> str:
     if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
         parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
     parts += filter(None, [over_folds(results)])
-    of_data = [Finding(**finding) for finding in read_json(folder / "data.json")["findings"]]
-    parts.append(verdict(results, of_data).text)
+    facts = read_facts(folder)
+    parts.append(verdict(results, [Finding(**finding) for finding in facts.data["findings"]]).text)
+    parts += filter(None, [selection(facts)])
     findings = sorted(score_findings(results), key=lambda finding: finding.severity)
     parts += [str(Problem(finding.level, finding.what, finding.fix)) for finding in findings]
     quoted = shell_word(folder)

@@ -168,7 +168,7 @@ def score_findings(results: Record) -> Iterator[Finding]:
     name = followed(results, reported_split(results))
     baselines = results["baselines"]
     if reported_split(results) == "train":
-        fix = "Hold rows out, for example with data.validation=0.1."
+        fix = "Hold rows out:  data: {validation: 0.1, test: 0.1}"
         yield Finding("severe", "these scores are on training rows", fix)
     linear = any("C" in seed for seed in results["seeds"])  # a method for few rows, without a learning rate
     fix = "Try another task.method" if linear else "Train longer or with a higher learning rate"

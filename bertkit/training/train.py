@@ -47,8 +47,8 @@ def train(
     recipe: a recipe, a shipped recipe's name or a recipe file, or the name of a task.
     data: what replaces the recipe's `data:` section: a pandas or polars DataFrame, a `datasets.Dataset`, a
         list of dicts, a dict of columns, or a path, Hub id or `sample:NAME`; or these by split,
-        `{"train": …, "validation": 0.1, "test": …}`, where validation may be a fraction of train to hold out.
-        The run folder keeps rows that Python hands over.
+        `{"train": …, "validation": 0.1, "test": 0.1}`, where a share of train or a number of its rows is held
+        out. The run folder keeps rows that Python hands over.
     overrides: sections of the recipe (`model="bert-base-uncased"`, `task={"kind": "multi-label"}`), or their
         keys by their own names (`learning_rate=1e-4`, `max_length=256`); `epochs` is num_train_epochs.
     resume: continue an interrupted run of the same recipe, data and libraries from its latest intact
