@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from small import ROOT
 
 from bertkit.cli.main import parse
+from bertkit.serving.limits import Limits
 from bertkit.serving.middleware import OPEN
 
 DEPLOY = ROOT / "deploy"
@@ -96,3 +97,10 @@ def test_the_unit_reads_its_key_as_a_credential():
     assert (args.command.name, args.host) == ("serve", "127.0.0.1")
     assert service["DynamicUser"] == service["NoNewPrivileges"] == "yes"
     assert (service["ProtectSystem"], service["Restart"]) == ("strict", "on-failure")
+
+
+def test_a_stop_waits_for_a_body_and_its_answer():
+    unit = (DEPLOY / "bertkit.service").read_text() + (DEPLOY / "compose.yaml").read_text()
+    waits = re.findall(r"(?:TimeoutStopSec=|stop_grace_period: )(\d+)", unit)
+    assert len(waits) == 2
+    assert min(map(int, waits)) > 2 * Limits.timeout + 1
