@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from small import ROOT
 
 from bertkit.cli.main import parse
+from bertkit.serving.limits import Limits
 from bertkit.serving.middleware import OPEN
 
 DEPLOY = ROOT / "deploy"
@@ -96,3 +97,27 @@ def test_the_unit_reads_its_key_as_a_credential():
     assert (args.command.name, args.host) == ("serve", "127.0.0.1")
     assert service["DynamicUser"] == service["NoNewPrivileges"] == "yes"
     assert (service["ProtectSystem"], service["Restart"]) == ("strict", "on-failure")
+
+
+def test_kubernetes_runs_the_image_read_only_with_a_key(image):
+    deployment = YAML(typ="safe").load(DEPLOY / "kubernetes.yaml")
+    (service,) = deployment["spec"]["template"]["spec"]["containers"]
+    args = parse(service["args"])
+    mounts = [mount["mountPath"] for mount in service["volumeMounts"]]
+    assert mounts == [args.source, str(args.api_key_file.parent), "/tmp"]
+    probes = [service[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
+    assert probes == [{"path": "/health", "port": args.port}] * 3
+    assert (args.source, args.host, f"{args.port}") == (
+        json.loads(image["CMD"])[1],
+        "0.0.0.0",
+        image["EXPOSE"],
+    )
+
+
+def test_a_stop_waits_for_a_body_and_its_answer():
+    files = "".join(
+        (DEPLOY / name).read_text() for name in ("bertkit.service", "compose.yaml", "kubernetes.yaml")
+    )
+    waits = re.findall(r"(?:TimeoutStopSec=|_grace_period: |GracePeriodSeconds: )(\d+)", files)
+    assert len(waits) == 3
+    assert min(map(int, waits)) > 2 * Limits.timeout + 1

@@ -29,6 +29,7 @@ from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import dual_encoder
 from bertkit.serving.app import model_app
 from bertkit.serving.limits import Limits
+from bertkit.serving.prometheus import Metrics
 from bertkit.serving.schemas import RowReader
 from bertkit.serving.service import MAX_SEARCHES, Service
 
@@ -488,6 +489,21 @@ def test_own_pages_and_none_elsewhere(classifier, tiny_encoder):
     )
     stopped = TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits()))
     assert stopped.get("/health").status_code == 503  # not entered: nothing was started
+
+
+def test_the_page_lists_the_metrics():
+    metrics = Metrics()
+    metrics.requests.labels("/health", 200).inc()
+    metrics.seconds.labels("/health").observe(0)
+    exported = {}
+    for family in metrics.registry.collect():
+        name = family.name + "_total" * (family.type == "counter")
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        exported[name] = family.type, labels
+    page = (small.ROOT / "docs/serve.md").read_text()
+    rows = re.findall(r"^\| `(bertkit_\w+)` \| (\w+) \| (.*?) ?\| \w", page, re.M)
+    listed = {name: (kind, {*re.findall(r"\w+", labels)}) for name, kind, labels in rows}
+    assert listed == {name: value for name, value in exported.items() if name.startswith("bertkit_")}
 
 
 def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder, caplog):
