@@ -21,6 +21,7 @@ os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="bertkit-", dir=os.environ["PYTES
 os.environ["BERTKIT_CACHE"] = os.path.join(os.environ["TMPDIR"], "vectors")
 os.environ["HF_HOME"] = os.path.join(os.environ["TMPDIR"], "hf")  # a home may be read-only
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import datasets

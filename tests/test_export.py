@@ -1,6 +1,7 @@
 """Export: the graph says what the model says, for every task; and what is refused."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -71,6 +72,15 @@ def scores(answer):
 
 
 # --- the folder
+
+
+def test_onnx_runtime_is_loaded_without_its_telemetry(exported, monkeypatch):
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    bertkit.load(exported)
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    bertkit.load(exported)
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"  # a user's own choice
 
 
 def test_load_gives_the_same_predictor(run, exported):

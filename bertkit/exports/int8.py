@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.inference.onnx_session import onnx_runtime
+
 if TYPE_CHECKING:
     from onnx import ModelProto
 
@@ -30,6 +32,7 @@ def quantized(proto: ModelProto, file: Path) -> ModelProto:
     (dynamic quantisation), so no calibration data are needed; each token has a scale of its own (ZeroQuant,
     Yao et al. 2022), so that no answer depends on the other texts of a batch.
     """
+    onnx_runtime()
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

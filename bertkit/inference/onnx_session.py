@@ -33,14 +33,24 @@ class OnnxModel:
         return dict(zip(self.outputs, arrays, strict=True))
 
 
+def onnx_runtime() -> Any:
+    """The module onnxruntime, without its telemetry, which is on by default and reports to Microsoft.
+
+    Raises UserError where it is not installed.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when the library is initialised
+    with extras_required():
+        import onnxruntime
+    return onnxruntime
+
+
 def open_model(folder: Path, outputs: Sequence[str], columns: Sequence[str]) -> OnnxModel:
     """The model of an exported folder. It runs in OMP_NUM_THREADS threads, or as many as there are cores.
 
     outputs: those that the task reads. columns: those of its batches. Raises ModelError where ONNX Runtime
     rejects the file, and UserError where it is not installed.
     """
-    with extras_required():
-        import onnxruntime
+    onnxruntime = onnx_runtime()
     file = folder / GRAPH
     if not file.is_file():
         raise ModelError(folder, f"was exported, but has no {GRAPH}", "Export the run again.")
