@@ -156,6 +156,6 @@ def soft_targets_of(task: Task) -> SoftTargets:
         raise UserError(
             "distillation",
             f"{task.name} cannot be distilled",
-            f"Remove it; what can be distilled: {', '.join(SOFT_TARGETS)}.",
+            f"Remove it. Tasks that can be distilled: {', '.join(SOFT_TARGETS)}.",
         )
     return SOFT_TARGETS.get(task.name) or SoftTargets(*task.soft_targets())

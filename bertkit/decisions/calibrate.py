@@ -78,7 +78,7 @@ def calibrate(
     goal = threshold_target(predictor.task, precision, recall, label, overall)
     split, rows = rows_of_split(source, predictor, data, None, ("validation",), overrides)
     if data is None and split != "validation":
-        raise DataError(source, "has no labelled validation rows", "Name labelled rows as `data`.")
+        raise DataError(source, "has no labelled validation rows", "Pass labelled rows as `data`.")
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
     log_findings(few_rows(scores["labels"], goal))
@@ -107,11 +107,13 @@ def _folder(source: str | Path) -> Path:
     """The model folder on this machine. Raises ModelError."""
     if not Path(source).expanduser().is_dir():
         raise ModelError(
-            source, "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
+            source, "no such folder", "Pass a run or a model folder; calibrate edits its config.json."
         )
     folder = model_folder(source)
     if "bertkit" not in read_json(folder / "config.json"):
-        raise ModelError(folder, "was not trained by bertkit: its config.json has no `bertkit` section")
+        raise ModelError(
+            folder, "its config.json has no `bertkit` section", "Pass a model trained by bertkit."
+        )
     return folder
 
 
@@ -128,6 +130,7 @@ def _fitted(
         raise UserError(
             "the model",
             f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit",
+            "Use it as it is.",
         )
     if not kind_of(task):
         return task, {"labels": []}

@@ -66,7 +66,7 @@ def encode_texts(
     if overflow == "error" and max(lengths, default=0) > max_length:
         too_long = [(row, length) for row, length in enumerate(lengths) if length > max_length]
         raise RowsError(
-            (row, f"{length} tokens, {max_length} are allowed", "Raise model.max_length.")
+            (row, f"{length} tokens; at most {max_length} are allowed", "Raise model.max_length.")
             for row, length in too_long[:MAX_PROBLEMS]
         )
     columns: Encoded = {name: [] for name in (*names, "row", "length", "lost", "unread")}

@@ -180,7 +180,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Record
         raise DataError(
             "",
             f"this model reads two texts together, {' and '.join(pair)}; {len(texts)} given",
-            "Give both texts, or rows that have both.",
+            "Pass both texts, or rows with both columns.",
         )
     return [dict(zip(pair, texts, strict=True))]
 
@@ -194,14 +194,14 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Record]) -> list[Exp
     if targets_of(predictor.task) is None:
         raise DataError(
             "the model",
-            f"answers of {predictor.task.name} are not explained",
-            f"What is explained: {', '.join(TARGETS)}.",
+            f"answers of {predictor.task.name} cannot be explained",
+            f"Use a model for one of these: {', '.join(TARGETS)}.",
         )
 
     def explained(number: int, row: str | Record) -> Explanation:
         explanation = explain_row(predictor, predictor.canonical([row], number - 1))
         if not explanation["attributed"]:
-            raise DataError(f"row {number}", predictor.task.no_words)
+            raise DataError(f"row {number}", predictor.task.no_words, "Leave this row out.")
         return explanation
 
     return [explained(number, row) for number, row in enumerate(predictor.rows_of(rows), 1)]

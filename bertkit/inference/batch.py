@@ -71,7 +71,7 @@ class batch:
             raise DataError(
                 "",
                 f"expected a batch, a dict of columns or a frame, found {short_repr(rows)}",
-                "For texts and lists of rows: bertkit.load(…)(rows).",
+                "Pass texts and lists of rows to bertkit.load(…).",
             )
         with vars(self)["lock"]:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)
@@ -108,9 +108,9 @@ class batch:
         if predictor.task.schema.together:  # other processes may have them
             raise DataError(
                 "the model",
-                f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one "
-                "place here",
-                "It can give vectors: bertkit embed, or batch(…, side='document').",
+                f"a model for {predictor.task.name} ranks the documents of all rows together, and a batch "
+                "has only some of them",
+                "Compute vectors instead: bertkit embed, or batch(…, side='document').",
             )
         answers = [
             dict(flat(answer, "answer.")) for answer in predictor.stream(frame_rows(rows, predictor.reads))

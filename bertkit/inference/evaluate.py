@@ -29,6 +29,7 @@ from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.base import Predict, Task
 from bertkit.text import Json
+from bertkit.validation import did_you_mean
 
 # of `data:`; not for a file given in its place
 OF_SOURCE = (
@@ -142,14 +143,14 @@ def rows_of_split(
     """
     unknown = [override for override in overrides if not override.lstrip("~").startswith("data.")]
     if unknown:
-        what = "only `data.` settings can be overridden here; the rest is part of the model"
-        raise RecipeError([Problem(f"override {override}", what) for override in unknown])
+        what = "is part of the model; only keys of `data` can be overridden here"
+        raise RecipeError([Problem(f"override {override}", what, "Leave it out.") for override in unknown])
     recipe = Path(source).expanduser() / "recipe.yaml"
     section = None if data is None else _section_of(data)
     if recipe.is_file():
         spec = load_recipe(recipe, overrides, check_files=section is None).data
     elif section is None:
-        raise DataError(source, "has no data: it is not a run", "Name labelled rows as `data`.")
+        raise DataError(source, "has no data: it is not a run", "Pass labelled rows as `data`.")
     else:
         spec = parse_data_spec({**section, "columns": dict(predictor.columns)}, overrides)
     task = predictor.task
@@ -169,7 +170,11 @@ def rows_of_split(
     labelled = [name for name, rows in read.rows.items() if read.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in read.rows:
-        raise DataError(f"split {split}", f"the data have no such split, only {', '.join(read.rows)}")
+        raise DataError(
+            "split",
+            f"no split {split!r}{did_you_mean(split, read.rows)}",
+            f"The data have {', '.join(read.rows)}.",
+        )
     targets = task.schema.targets
     rows = read.rows[split]
     if targets and not set(targets) & set(rows.column_names):
@@ -178,7 +183,7 @@ def rows_of_split(
         raise DataError(
             str(data) if isinstance(data, str | Path) else f"split {split}",
             what,
-            f"If it has another name there: data.columns.{key}. Answers without scores: bertkit predict.",
+            f"If it has another name, map it: data.columns.{key}. For answers without scores, use predict.",
         )
     return split, rows
 
@@ -228,15 +233,17 @@ def evaluate(
         if data is not None:
             raise RecipeError(
                 source,
-                "a run of several tasks, each of which is scored on its own data",
-                f"Name the run of one task: {source}/NAME",
+                "is a run of several tasks, and each is scored on its own data",
+                f"Pass {source}/NAME, the run of one task.",
             )
         of_task = partial(
             evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
         )
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     if split is not None and isinstance(data, str | Path) and not Path(data).is_dir():
-        raise RecipeError("", "`split` names a split of the run's data, `data` a file: give one of them")
+        raise RecipeError(
+            "", "`split` is a split of the run's data, `data` another file: pass only one of them"
+        )
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     split, rows = rows_of_split(source, predictor, data, split, ("test", "validation"), overrides)
@@ -258,14 +265,16 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     if not 1 <= depth <= MAX_HITS:
         raise UserError(
             "depth",
-            f"{depth}, where 1 to {MAX_HITS} is expected",
+            f"expected 1 to {MAX_HITS}, found {depth}",
             f"The retriever returns the first {MAX_HITS} documents of a query.",
         )
     task = retriever.task
     if not task.schema.together:
-        raise UserError("the model", f"reranking is for models for retrieval, not for {task.name}")
+        raise UserError(
+            "the model", f"a model for {task.name} retrieves no documents", "Use a model for retrieval."
+        )
     if not ranker.task.ranks:
-        raise UserError("rerank", f"a model for {ranker.task.name}", "Name one for text-ranking.")
+        raise UserError("rerank", f"is a model for {ranker.task.name}", "Use one for text-ranking.")
     answers = list(task.answer(rows, retriever.predict_features))
     graded = task.grade(reranked(answers, rows, ranker, depth), rows)
     return {

@@ -65,6 +65,7 @@ class _Checked:
                 raise DataError(
                     f"{self.file}, row {number}",
                     f"no column {', '.join(map(repr, absent))}; found {', '.join(map(str, row))}",
+                    "Add the column to this row, or leave the row out.",
                 )
             self.count += 1
             yield row
@@ -111,14 +112,16 @@ def predict(
     part = Shard.parse(shard)
     suffix = target.suffix if target else ".jsonl"
     if raw_cells and suffix != ".csv":
-        raise UserError("raw_cells", "only csv output has cells")
+        raise UserError("raw_cells", "only csv output has cells", "Leave it out, or write .csv.")
     if file == "-" and part:
-        raise UserError("input -", "stdin cannot be read twice, as for a shard", "Name a file of rows.")
+        raise UserError(
+            "input -", "a shard needs a file, because it reads the input twice", "Use a file of rows."
+        )
     if part and (format not in (None, "entities", "masked") or suffix != ".jsonl"):
         raise UserError(
             "shard",
-            "only parts that can be concatenated are written",
-            "Write .jsonl, also in the formats entities and masked.",
+            "parts of an output must be files that can be concatenated",
+            "Write .jsonl; the formats entities and masked are possible too.",
         )
     decisions = {"threshold": threshold, "coverage": coverage, "top_k": top_k}
     predictor: Any = load_any(source, task, revision, decisions, format=format, shard=shard)
@@ -216,7 +219,7 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
     if unknown := [name for name in columns if name not in readable]:
         raise DataError(
             "column",
-            f"this model reads no column {', '.join(map(repr, unknown))}",
+            f"the model does not read {', '.join(map(repr, unknown))}",
             f"It reads {', '.join(sorted(readable))}.",
         )
     changed = {name: replace(part, columns={**part.columns, **columns}) for name, part in parts.items()}
@@ -249,7 +252,7 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, Json]]:
     if file == "-":
         if sys.stdin is None:
-            raise DataError("", "stdin is closed", "Write lines to it, or name a file.")
+            raise DataError("", "stdin is closed", "Write lines to it, or use a file.")
         return read_stream(sys.stdin.buffer, "stdin", spec)
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 

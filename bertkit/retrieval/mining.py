@@ -62,11 +62,11 @@ def mine(
     folder = Path(data)
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
-        raise DataError("", f"count {count}, skip {skip}: at least 1 and 0 are required")
+        raise DataError("", f"count must be at least 1 (got {count}), skip at least 0 (got {skip})")
     beir = read_beir(folder)
     model = dual_encoder(fspath(source))
     if split not in beir.qrels:
-        raise DataError(folder, f"no {split} split; available: {', '.join(beir.qrels)}")
+        raise DataError(folder, f"no {split} split", f"Choose one of {', '.join(beir.qrels)}.")
     judged = beir.qrels[split]
     texts = {name: text for name, text in beir.corpus.items() if text}
     # A text that answers does so under any id. A query that is itself a document is not its own negative.

@@ -108,7 +108,7 @@ def register(task: type[T]) -> type[T]:
     name = str(getattr(task, "name", task.__name__))
     owner = "bertkit" if name in OURS else package_of(name)
     if why := f"{owner} has a task of this name" if owner else _fault(task, name):
-        raise RecipeError(f"the task {short_repr(name)}", why)
+        raise RecipeError(f"the task {short_repr(name)}", why, "Correct the class, or its name.")
     _OTHERS[name] = task
     return task
 
@@ -149,11 +149,11 @@ def get_task(name: str, package: object = None) -> type[Task]:
         raise RecipeError(
             "task.name",
             f"no task {short_repr(name)}{did_you_mean(name, names)}",
-            f"known: {', '.join(names)}",
+            f"Choose one of {', '.join(names)}.",
         )
     other: type[Task] | str = plugins.load(GROUP, name, _fault)
     if isinstance(other, str):
-        raise RecipeError("task.name", other)
+        raise RecipeError("task.name", other, "Update the package, or report it there.")
     return other
 
 

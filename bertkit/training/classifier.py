@@ -55,7 +55,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, codes = np.unique(labels, return_inverse=True)
         names = self._names()
         if len(names) < 2:
-            raise DataError("y", f"{len(names)} class, where two or more are expected", "Give other rows.")
+            raise DataError(
+                "y", f"expected two or more classes, found {len(names)}", "Add rows of another class."
+            )
         if len(set(names)) < len(names):
             raise DataError("y", f"classes that look alike: {', '.join(sorted(names))}", "Rename them.")
         settings = dict(self.settings or {})
@@ -63,7 +65,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if "data" in settings or not isinstance(model, Mapping):
             raise DataError(
                 "settings",
-                "name a model or data, which the classifier has itself",
+                "contains model or data, which are parameters of the classifier",
                 "Set `model` and `validation` of the classifier; settings: {'model': {…}} adds to its model.",
             )
         rows = [{"text": text, "label": names[code]} for text, code in zip(texts, codes, strict=True)]

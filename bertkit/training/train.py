@@ -76,7 +76,7 @@ def train(
     except TypeError:
         raise RecipeError(
             "output_dir",
-            f"expected a folder, found {describe(output_dir)}; the data go by keyword",
+            f"expected a folder, found {describe(output_dir)}; data are passed by keyword",
             'bertkit.train("text-classification", "runs/x", data=…)',
         ) from None
     complete_recipe = read(recipe, data, overrides)
