@@ -107,14 +107,14 @@ def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch):
 
 
 UNREAD = {
-    "pytorch_model.bin": ("has no *.safetensors; bertkit reads no other weights", "Convert it once"),
+    "pytorch_model.bin": ("has no *.safetensors; bertkit supports no other weights", "convert it once"),
     "adapter_config.json": (
         "is an adapter, which names another model to load",
         "Merge it into its model once",
     ),
     "readme.txt": (
         "is neither a run nor a model folder: it has no config.json",
-        "Name the folder that config.json",
+        "Use the folder with config.json",
     ),
 }
 
@@ -524,7 +524,7 @@ def test_a_config_that_is_none_is_a_model_error(folder):
         (folder / "config.json").write_text(config)
         message_of(ModelError, classifier, folder)
     AutoConfig.for_model("funnel").save_pretrained(folder / "funnel")
-    raises(ModelError, "is a Funnel, whose pooling fails on short texts", load_config, folder / "funnel")
+    raises(ModelError, "Funnel encoders are not supported", load_config, folder / "funnel")
 
 
 # --- in part
@@ -653,7 +653,7 @@ def test_lora_names_layers_that_the_model_has_and_refuses_shared_embeddings():
     config = AutoConfig.for_model("modernbert", vocab_size=50, pad_token_id=0, **SMALL)
     model = AutoModelForSequenceClassification.from_config(config)
     said = message_of(UserError, with_lora, model, Lora(target_modules=["nonsense"]), {})
-    assert said.endswith("    `target_modules` may name these layers: Wqkv, Wo, Wi.")
+    assert said.endswith("    Choose `target_modules` among these layers: Wqkv, Wo, Wi.")
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", vocab_size=50, **SMALL))
     raises(
         UserError,

@@ -304,11 +304,11 @@ def test_parameters_that_can_not_be(tiny_encoder, subtests):
 
 
 NO_TEXT = [
-    ("one text", "'one text', where one column"),
+    ("one text", "expected one column of texts, found 'one text'"),
     (TABLE, "3 columns"),
     (TABLE[["text", "city"]].to_numpy(), "2 columns"),
     ([["a"], ["b", "c"]], "rows of different sizes|row 1"),
-    (5, "5, where one column"),
+    (5, "expected one column of texts, found 5"),
     (["a", None, "b", float("nan"), 5], "row 2: None(.|\n)*row 4: nan(.|\n)*row 5: 5"),
     (pd.Series(["a", None]), "row 2: nan|row 2: None"),
     (pd.DataFrame({"text": ["a", np.nan]}), "row 2: nan"),

@@ -226,7 +226,7 @@ def test_pairs_and_targets_are_refused(tiny_encoder):
     case = next(case for case in CASES if case.options["name"] == "text2text-generation")
     small.raises(
         ModelError,
-        r"model\.config: 'a new modernbert' is a modernbert, and both halves of .*\n    Write a BERT's",
+        r"model\.config: 'a new modernbert' is a modernbert, but both halves .*\n    Use a BERT's",
         case.task(tiny_encoder).model,
         new(tiny_encoder),
     )

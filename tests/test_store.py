@@ -223,9 +223,9 @@ def test_lists_are_metadata_too(store):
 
 NOT_METADATA = "metadata are text, numbers of at most 64 bits"
 BAD_ROWS = [
-    ({"text": "x"}, "its `id` is None, where a text or a whole number is expected"),
-    ({"id": " ", "text": "x"}, "its `id` is ' '"),
-    ({"id": True, "text": "x"}, "its `id` is True"),
+    ({"text": "x"}, "its `id`: expected a text or a whole number, found None"),
+    ({"id": " ", "text": "x"}, "its `id`: expected a text or a whole number, found ' '"),
+    ({"id": True, "text": "x"}, "its `id`: expected a text or a whole number, found True"),
     ({"id": "a", "body": "x"}, "has no column `text`; it has id, body"),
     ({"id": "a", "text": ["x"]}, "`text` holds ['x'], where text is expected"),
     ({"id": "a", "text": "x", "title": 3}, "`title` holds 3, where text is expected"),
@@ -280,7 +280,7 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path):
     index(Store.open(uri, dual()), numbered(3))
     assert len(Store.open(uri, dual())) == len(Store.open(tmp_path / "store")) == 3
     lancedb.connect(tmp_path / "other").create_table("passages", [{"id": "a", "vector": [1.0, 2.0]}])
-    raises(DataError, "does not name its model", Store.open, tmp_path / "other")
+    raises(DataError, "does not state its model", Store.open, tmp_path / "other")
 
 
 def test_a_store_that_was_cut_off_says_so(store):
@@ -291,7 +291,7 @@ def test_a_store_that_was_cut_off_says_so(store):
         shutil.copytree(store.uri, copy)
         for file in (copy / "passages.lance" / spoil).glob("*.*"):
             os.truncate(file, 10)
-        with pytest.raises(DataError, match=r"cannot be read or written: .*\n.*copy the store again"):
+        with pytest.raises(DataError, match=r"cannot be read or written: .*\n.*copy it again"):
             index(Store.open(copy), numbered(6))
     assert len(Store.open(folder.parent)) == 5
 
@@ -302,7 +302,11 @@ def test_a_vector_without_a_direction_is_refused():
     for bad in (0, np.nan, np.inf):
         vectors[1] = bad
         raises(
-            ModelError, "its vector is 0 or not finite for the text 'b'", unit_vectors, vectors, list("abc")
+            ModelError,
+            "its vector is 0, NaN or infinite for the text 'b'",
+            unit_vectors,
+            vectors,
+            list("abc"),
         )
 
 

@@ -451,7 +451,7 @@ def test_damaged_outputs_are_said(tiny_encoder):
     data = rows([1, 0, 0])
     raises(
         ModelError,
-        "not finite for 1 of 3 rows",
+        "NaN or infinity for 1 of 3 rows",
         made.decode,
         [np.float32(0), np.float32("nan"), np.float32(1)],
         made.encode(data),

@@ -621,7 +621,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(overrides, sai
     [
         ("early_stopping={patience: 1}", DataError, "no validation split"),
         ("seeds=[1, 2]", DataError, "no validation split"),
-        ("training.save_strategy=best", RecipeError, "save_strategy: the best checkpoint is selected on val"),
+        ("training.save_strategy=best", RecipeError, "save_strategy: best needs validation rows"),
     ],
 )
 def test_what_needs_a_validation_split_is_refused_without_one(override, kind, said, tiny_encoder, tmp_path):
@@ -767,20 +767,20 @@ UNSUITED = {
     "name of ours": (
         "single-label",
         [Named(accuracy=0.123)],
-        "returned a score called accuracy, as there is already",
+        "returned a score called accuracy, which exists already",
     ),
     "twice": (
         "single-label",
         [Named(mine=1.0), Named(mine=0.0)],
-        "returned a score called mine, as there is already",
+        "returned a score called mine, which exists already",
     ),
     "of regression": (
         "regression",
         [Named(pearson=1.0)],
-        "returned a score called pearson, as there is already",
+        "returned a score called pearson, which exists already",
     ),
     **{
-        task: (task, [Hits()], "have no pairs of prediction")
+        task: (task, [Hits()], "does not support metrics of your own")
         for task in ("similarity-in-batch", "retrieval", "mlm")
     },
 }

@@ -81,7 +81,7 @@ class UserLoss(Attachment):
             raise RecipeError(
                 WHERE,
                 f"{name} returned {short_repr(value)}",
-                "Return a tensor of one finite number that is computed from the outputs, so that it has a gradient.",
+                "Return a tensor of one finite number that is computed from the outputs.",
             )
         return value
 

@@ -195,7 +195,7 @@ def database_errors(uri: str) -> Iterator[None]:
         yield
     except (RuntimeError, OSError, ValueError) as error:
         what = f"cannot be read or written: {str(error).partition(', /')[0][:300]}"
-        fix = "If the disk is full, free some space and run the command again. If the store is a copy, copy it again."
+        fix = "If the disk is full, free some space and start again. If the store is a copy, copy it again."
         if "commit conflict" in what:
             fix = "Another process was writing to it. When it has ended, run the command again."
         raise StoreError(uri, what, fix) from error

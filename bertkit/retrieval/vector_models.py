@@ -74,7 +74,7 @@ def unit_vectors(vectors: Any, texts: Sequence[str]) -> Vectors:
     if len(bad):
         raise ModelError(
             "the model",
-            f"its vector is 0 or not finite for the text {short_repr(texts[bad[0]])}",
+            f"its vector is 0, NaN or infinite for the text {short_repr(texts[bad[0]])}",
             "The model is damaged or its training diverged: use another, or train it again.",
         )
     floats /= lengths

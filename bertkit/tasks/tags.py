@@ -63,7 +63,7 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
         what, why = ("a label", "") if plain else ("an entity type", "; O means none")
         raise DataError(
             "labels",
-            f"{', '.join(map(repr, odd))} cannot be {what}: it must be printable, without leading or trailing spaces{why}",
+            f"{', '.join(map(repr, odd))} cannot be {what}: it must be printable, without outer spaces{why}",
             "Rename it in the data.",
         )
     needed = tagging.tag_names(types, scheme)

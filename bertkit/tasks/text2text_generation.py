@@ -168,7 +168,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
             ("lost_target", f"truncated at {limit}", "Raise model.max_length."),
             (
                 "misspelled",
-                "with characters that the tokenizer cannot spell, so that no answer equals them",
+                "changed by the tokenizer, so that no answer can equal them",
                 fix,
             ),
         ):

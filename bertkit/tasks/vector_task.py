@@ -149,7 +149,7 @@ class VectorTask(Task[V]):
         if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
             raise ModelError(
                 folder / "sentence_bert_config.json",
-                "do_lower_case is true, but the tokenizer is case-sensitive; bertkit does not lower-case texts",
+                "do_lower_case is true for a case-sensitive tokenizer; bertkit does not lower-case texts",
                 "Set it to false in a copy of the model, and lower-case your own texts.",
             )
         options = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
