@@ -87,7 +87,7 @@ def test_what_it_refuses(tiny_encoder, tmp_path):
     small.raises(
         DataError, "y: expected two or more classes, found 1", classifier.fit, TEXTS, [1] * len(TEXTS)
     )
-    small.raises(DataError, "row 2: None, where text is expected", classifier.fit, ["a", None], [0, 1])
+    small.raises(DataError, "row 2: expected text, found None", classifier.fit, ["a", None], [0, 1])
     small.raises(ValueError, "inconsistent numbers of samples", classifier.fit, TEXTS, [0, 1])
     with pytest.raises(bertkit.RecipeError, match="lerning_rate"):
         clone(classifier).set_params(settings={"lerning_rate": 1}).fit(TEXTS[:4], [0, 1, 0, 1])

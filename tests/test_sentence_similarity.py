@@ -189,7 +189,7 @@ def put(**values):
             for size in (10**12, 0, -1, "5", None, True, 1e300)
         ),
         *(
-            (LENGTH, put(max_seq_length=length), "max_seq_length is")
+            (LENGTH, put(max_seq_length=length), "max_seq_length: expected")
             for length in (-1, 0, 3, "long", True, 9.5)
         ),
         (PROMPTS, lambda c: ["x"], "is not a JSON object"),
@@ -202,7 +202,7 @@ def put(**values):
         ),
         (PROMPTS, put(similarity_fn_name="euclidean"), "similarity_fn_name is 'euclidean', but bertkit"),
         (PROMPTS, put(similarity_fn_name="dot", truncate_dim=3), "similarity_fn_name is 'dot', but bertkit"),
-        *((PROMPTS, put(truncate_dim=size), "truncate_dim is") for size in (0, -1, True, "3", 2.0)),
+        *((PROMPTS, put(truncate_dim=size), "truncate_dim: expected") for size in (0, -1, True, "3", 2.0)),
     ],
 )
 def test_odd_modules_are_refused(file, edit, said, tiny_encoder, tmp_path):
@@ -375,7 +375,7 @@ def test_ranks_and_their_scores():
         (
             {"text_a": TEXTS, "text_b": TEXTS, "score": [1.0] * 8},
             {"loss": "multiple-negatives-ranking"},
-            "multiple-negatives-ranking does not learn from `score`",
+            "multiple-negatives-ranking does not support the rows' column `score`",
         ),
         (
             {"text_a": TEXTS, "text_b": TEXTS, "label": list("abcabcab")},
@@ -466,7 +466,7 @@ def test_the_checkpoint_is_selected_at_the_fitted_threshold(fixed, reported, tin
 
 def test_vectors_of_texts_that_were_cut_are_told_of(tiny_encoder, tmp_path, caplog):
     load(made(tiny_encoder, tmp_path)).encode(["the cat", "the cat " * 100])
-    assert "1 of 2 texts are cut at 32 tokens" in caplog.text
+    assert "1 of 2 texts are truncated at 32 tokens" in caplog.text
 
 
 def test_baselines_that_know_nothing_of_pairs_rank_positives_by_chance_or_last(monkeypatch):

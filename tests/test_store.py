@@ -227,8 +227,8 @@ BAD_ROWS = [
     ({"id": " ", "text": "x"}, "its `id`: expected a text or a whole number, found ' '"),
     ({"id": True, "text": "x"}, "its `id`: expected a text or a whole number, found True"),
     ({"id": "a", "body": "x"}, "has no column `text`; it has id, body"),
-    ({"id": "a", "text": ["x"]}, "`text` holds ['x'], where text is expected"),
-    ({"id": "a", "text": "x", "title": 3}, "`title` holds 3, where text is expected"),
+    ({"id": "a", "text": ["x"]}, "`text`: expected text, found .'x'."),
+    ({"id": "a", "text": "x", "title": 3}, "`title`: expected text, found 3"),
     (
         {"id": "a", "text": "\ud83d\ude00 x"},
         "`text` holds a character as a pair of surrogates, which shifts offsets",

@@ -583,7 +583,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder, tmp_path):
     assert {word["tag"] for word in predictor("the cat was bad")["words"]} <= set(tags)
     (tmp_path / "dev.conll").write_text("the O\ncat B-LOC\n")
     assert bertkit.evaluate(tmp_path, data=tmp_path / "dev.conll", task="token-classification")["rows"] == 1
-    for wrong, said in (("I-A I-B I-C", "without O"), ("O B-A X", "not tags such as")):
+    for wrong, said in (("I-A I-B I-C", "lack O"), ("O B-A X", "not tags such as")):
         model.config.id2label = dict(enumerate(wrong.split()))
         model.save_pretrained(tmp_path)
         small.raises(ModelError, said, bertkit.load, tmp_path, task="token-classification")

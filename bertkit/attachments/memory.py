@@ -81,7 +81,9 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
             clear_device_cache(garbage_collection=True)  # here, where no error holds the attempt's tensors
     factor = int(trainer.accelerator.gather(torch.tensor([parts], device=trainer.args.device)).max())
     if factor > 1:
-        what = "%d rows at a time do not fit into memory: micro-batches are split into %d parts; steps stay the same"
+        what = (
+            "%d rows at a time do not fit into memory: micro-batches are split into %d, with the same steps"
+        )
         logger.warning(what, units, factor)
     return factor
 

@@ -336,6 +336,6 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
     if not any(chain(folder.glob("*.safetensors"), folder.glob("*.safetensors.index.json"))):
         raise ModelError(
             folder,
-            "has no *.safetensors; bertkit supports no other weights, and unpickles no pytorch_model.bin",
+            "has no *.safetensors; bertkit supports no other weights, and does not unpickle a .bin",
             CONVERT,
         )
