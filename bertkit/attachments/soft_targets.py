@@ -1,4 +1,4 @@
-"""Soft targets: what a student learns from a teacher, task by task (Hinton et al. 2015)."""
+"""Soft targets: a teacher's outputs that a student is trained on, task by task (Hinton et al. 2015)."""
 
 from __future__ import annotations
 

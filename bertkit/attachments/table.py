@@ -1,4 +1,4 @@
-"""The attachments that a training may have, in the order in which their hooks run."""
+"""bertkit's own attachments, in the order in which their hooks run."""
 
 from __future__ import annotations
 

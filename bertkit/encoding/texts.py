@@ -1,5 +1,5 @@
-"""Texts and pairs of texts to tokens: truncated, windowed or refused past the length limit, and always
-counted; and what is said about lengths and unknown tokens.
+"""Texts and pairs of texts to tokens: truncated, windowed or rejected past the length limit, and always
+counted; and findings about lengths and unknown tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which checkpoint a training continues from, and what must then be as it was."""
+"""The checkpoint that training continues from, and what must then be unchanged."""
 
 from __future__ import annotations
 

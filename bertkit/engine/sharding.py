@@ -1,4 +1,4 @@
-"""Evaluation during a training by several processes: each runs a part of the batches, and all receive all
+"""Evaluation during training by several processes: each runs a part of the batches, and all receive all
 results.
 """
 

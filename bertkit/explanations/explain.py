@@ -64,13 +64,13 @@ def explain(
 ) -> list[Explanation]:
     """Explain a model's answers: which words led to each, by integrated gradients.
 
-    source, task, revision: as for `load`. rows: texts, rows or a frame, each explained by itself; the two
-    texts of a task that reads pairs. input: a file of rows in place of `rows`; columns, overrides: as for
+    source, task, revision: as for `load`. rows: texts, rows or a frame, each explained by itself; for a task
+    that reads pairs, two texts. input: a file of rows, instead of `rows`. columns, overrides: as for
     `predict`.
     Returns a dict for each row: `texts`, the `answer`, and `attributed`, the numbers behind it with
     `words`: column -> (start, end, attribution) of each word, None for one that was not read.
-    Raises ModelError, RecipeError, and DataError for a task whose answers are not explained, a row without
-    the task's columns, and an answer with nothing to explain.
+    Raises ModelError, RecipeError, and DataError: a task whose answers cannot be explained, a row without
+    the task's columns, or an answer with nothing to explain.
 
     >>> (explanation,) = bertkit.explain("runs/quickstart", ["Not bad at all."])
     >>> words = explanation["attributed"][0]["words"]["text"]

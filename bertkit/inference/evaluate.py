@@ -213,16 +213,15 @@ def evaluate(
     """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same
     layout.
 
-    data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken;
-        or rows as for `bertkit.train`, alone or by split.
-    split: by default test, validation or train: the first that has targets; of `data`, test.
+    data: a file in the layout of the run's data; a folder of split files, from which `split` (by default
+        test) is read; or rows as for `bertkit.train`, alone or by split.
+    split: by default the first of test, validation and train that has targets; with `data`, test.
     by: a column; the scores of each of its values are reported too.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
-    overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for
+    overrides: of keys of `data`, such as `data.columns.text=sentence`. revision, task, metrics: as for
     `load` and `score`.
-    Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data
-    alone, a
-    dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
+    Returns `split` and the result of `score`; for a run of several tasks, a dict of these by task, each
+    scored on its own data. Raises ModelError, RecipeError or DataError.
 
     >>> scores = bertkit.evaluate("runs/quickstart", split="test")
     >>> 0 <= scores["metrics"]["accuracy"] <= 1

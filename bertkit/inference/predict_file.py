@@ -90,17 +90,19 @@ def predict(
     """Answer every row of a file, in constant memory; returns the number of rows. For texts:
     `bertkit.load(…)(texts)`.
 
-    source, task, revision: as for `load`, or a run of several tasks. input: csv, tsv, xlsx, json, jsonl,
-    parquet, conll, or txt with a text a line; "-": lines of stdin, each a JSON object or a text. In a run of
-    several tasks, a task answers if it reads the columns of the first row. output: .jsonl, the row's own
-    columns and its `answer`; .csv or .xlsx, with columns such as `answer.label`, empty where an answer lacks
-    them; None: jsonl to stdout, where lines of stdin are answered one by one. csv has the delimiter and
-    encoding of a csv file that was read, and an apostrophe before what a spreadsheet would run as a formula.
+    source, task, revision: as for `load`, or a run of several tasks. Each task then predicts if it reads the
+    columns of the first row.
+    input: csv, tsv, xlsx, json, jsonl, parquet, conll, or txt with a text per line. "-": lines of stdin, each
+    a JSON object or a text.
+    output: .jsonl, with the row's own columns and its `answer`; .csv or .xlsx, with columns such as
+    `answer.label`, empty if an answer lacks them. None: jsonl to stdout, where each line of stdin is answered
+    before the next is read. A csv output has the delimiter and encoding of the csv input. Cells that a
+    spreadsheet would evaluate as a formula are prefixed with an apostrophe.
     columns: column that the model reads -> its name in the file. overrides: how the file is written, such as
-    `data.delimiter=";"`; by default as the data of the run.
-    format: `entities`, a row for each; `masked`, texts without them; `conll`, or `label-studio`.
-    raw_cells: leave cells of csv as they are, also those that a spreadsheet would run as a formula.
-    shard: `i/n`, the i-th of n parts of the rows; the parts of jsonl, one after the other, are the whole.
+    `data.delimiter=";"`; by default like the data of the run.
+    format: `entities`, a row for each entity; `masked`, texts without them; `conll`, or `label-studio`.
+    raw_cells: write csv cells unchanged, without apostrophes.
+    shard: `i/n`, the i-th of n parts of the rows; the concatenated parts of jsonl are the whole.
     threshold, coverage, top_k: as for `Predictor.with_decisions`.
     Raises UserError, ModelError, RecipeError or DataError, and then leaves no output.
 

@@ -45,7 +45,7 @@ class Predictor:
 
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe maps them.
-    rule: changes the task's answers; see `with_decisions`, whose arguments so far `rules` has.
+    rule: changes the task's answers; see `with_decisions`. rules: the arguments that it was called with.
 
     >>> model = bertkit.load("runs/quickstart")
     >>> sum(1 for answer in model.stream(f"text {n}" for n in range(100)))
@@ -100,7 +100,7 @@ class Predictor:
     def __call__(self, rows: Row | Sequence[Row] | None = None, /, **row: Any) -> Answer | list[Answer]:
         """The answer to one text or row, or the list of answers to several; or to `question=…, context=…`.
 
-        rows: as for `stream`. `frame` gives answers as a table.
+        rows: as for `rows_of`. `frame` returns answers as a table.
         """
         if row and rows is not None:
             raise DataError("", f"pass rows, or the columns of one row ({', '.join(row)}), not both")
@@ -161,9 +161,9 @@ class Predictor:
         """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its
         index.
 
-        Columns are the answer's own, such as `label` and `score`, one per label with its probability, and for
-        nested answers those of csv output, such as `entities`, as JSON. They are the same whatever the
-        answers are, also without rows: a score that `top_k` leaves out is missing. Raises DataError as
+        Columns are the answer's fields, such as `label` and `score`, and one per label with its probability.
+        Nested answers have the columns of csv output, such as `entities`, as JSON. The columns do not depend
+        on the rows: a score that `top_k` leaves out is missing. Raises DataError as
         `stream` does.
         """
         others = self.rows_of(rows)
@@ -302,7 +302,7 @@ def load(
 ) -> Predictor:
     """The predictor of a run folder, a model folder, an exported folder or a Hub id.
 
-    task: for a model not trained by bertkit, the task whose documented defaults it gets.
+    task: for an external model, the task whose documented defaults it gets.
     precision: by default bf16 where this machine computes faster in it. batch_size: by default the run's.
     Raises ModelError where the model cannot be loaded safely.
 

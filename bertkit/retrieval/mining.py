@@ -46,12 +46,13 @@ def mine(
     count: int = 1,
     skip: int = 0,
 ) -> Mined:
-    """Write hard negatives, or candidates for reranking, as jsonl; returns how many, for how many queries.
+    """Write hard negatives, or candidates for reranking, as jsonl; returns the numbers of rows and queries.
 
     source: a run, folder or Hub id. data: a folder in BEIR's layout, and the split of its queries.
-    form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
-    `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query,
-    `label` 1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
+    form: `negatives`, for retrieval: `count` rows per relevant document, each with one `negative`.
+    `candidates`, for text-ranking: for each query, the relevant documents and the `count` nearest others, with
+    `label` 1 or 0, in one `group`.
+    skip: number of nearest others to skip, as they may be relevant but unjudged.
     Raises DataError and ModelError.
 
     >>> mined = bertkit.mine("runs/retriever", bertkit.samples_folder() / "retrieval", "negatives.jsonl")

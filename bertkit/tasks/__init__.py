@@ -1,4 +1,4 @@
-"""The tasks: those of bertkit, one file each; those that installed packages announce; and those of
+"""The tasks: bertkit's own, one file each, those that installed packages announce, and those added by
 `register`.
 
 An author imports what a task is made of from here. A package announces a task as an entry point of the group
@@ -98,8 +98,8 @@ _PACKAGE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?) [\w.!+-]+", r
 def register(task: type[T]) -> type[T]:
     """Let this process use a task of your own, by its name; also as a decorator. Returns the class.
 
-    Other processes know it only if they register it too: a package announces it instead. A second class of
-    the same name replaces the first, as where a notebook's cell is run again. Raises RecipeError where the
+    Other processes know it only if they register it too; a package announces it instead. A second class of
+    the same name replaces the first, for example when a notebook's cell is run again. Raises RecipeError where the
     name is taken, or the class is not a complete task.
 
     >>> @bertkit.register  # doctest: +SKIP

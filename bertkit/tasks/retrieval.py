@@ -1,4 +1,4 @@
-"""Retrieval: a query's vector is near to those of the documents that answer it."""
+"""Retrieval: a query's vector is near the vectors of the documents that answer it."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ def train_tokenizer(
     folder. vocab_size: of the result, special tokens included (see `reserved`).
     byte_level: BPE of bytes (Radford et al. 2019, section 2.2), as a RobertaTokenizer. Case is kept, no text
     has an unknown token, and what is decoded is the text that was encoded. cased: keep case and accents.
-    Otherwise accents are removed, but not where marks are vowel signs or parts of letters, as in Hindi, Thai
-    and Japanese (`MARKED`).
+    Otherwise accents are removed, except where marks are vowel signs or parts of letters, as in Hindi, Thai
+    and Japanese.
     min_frequency: of pairs that are merged. limit_alphabet: how many characters WordPiece learns, the most
     frequent; words with any other become [UNK]. By default 1,000, or as many as are 99.95 % of the corpus, if
     the vocabulary holds them. max_length: tokens that the model will read. The same texts and settings give

@@ -26,13 +26,13 @@ from bertkit.vectors.features import column_of_texts, reading_texts
 
 @dataclass(repr=False, eq=False)  # scikit-learn's own repr, and identity
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Texts -> one of several classes, by a fine-tuned encoder. Texts are as those of `bertkit.Features`.
+    """Texts -> one of several classes, by a fine-tuned encoder. Texts are passed as to `bertkit.Features`.
 
     Args:
-        model: What `model` of a recipe may be.
+        model: A folder, Hub id or installed model, like `model.name` of a recipe.
         output_dir: Each `fit` makes a run folder in it; None: a temporary one, which lives as long as the
             estimator.
-        validation: The share of the rows of `fit` that is held out, by which the best model is selected.
+        validation: The share of the rows of `fit` that is held out to select the best model.
         settings: Further keyword arguments of `train`, such as `{"epochs": 5, "learning_rate": 1e-4}`.
 
     >>> classifier = bertkit.Classifier("bert-base-uncased", settings={"epochs": 1})

@@ -98,8 +98,8 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Vectors | list[Vectors]:
         """Vectors, float32 `(texts, size)`; with pool="none" a list with `(words, size)` for each text.
 
-        Words are those of `bertkit.data.word_spans.words`; the vector of a word is that of its first token. A
-        word without tokens, such as a control character, has zeros. Raises DataError with the rows that are
+        The vector of a word is the vector of its first token. A word without tokens, such as a control
+        character, has zeros. Raises DataError with the rows that are
         not text.
         """
         check_is_fitted(self)
