@@ -394,7 +394,7 @@ def test_a_folder_that_would_be_computed_wrongly_is_refused(tmp_path):
     for other, said in (
         (config | {"model_type": "roberta"}, "model_type is 'roberta'"),
         (config | {"is_decoder": True}, "is_decoder must be false"),
-        (config | {"positions": "rotary"}, "positions 'rotary'"),
+        (config | {"positions": "rotary"}, "positions is 'rotary'"),
         (config | {"attn_implementation": "someone/kernel"}, "does not fetch code that a model names"),
         ([], r"config\.json: is not a JSON object"),
     ):

@@ -279,19 +279,19 @@ def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, mo
 
 
 WRONG = [
-    ({"combine": "product"}, "combine: 'product', where one of 'concat', 'sum', 'mean'"),
-    ({"pool": "first"}, "pool: 'first'"),
-    ({"precision": "fp16"}, "precision: 'fp16'"),
-    ({"max_length": 4}, "max_length: 4, where an integer from 8 on"),
+    ({"combine": "product"}, "combine: expected one of 'concat', 'sum', 'mean', found 'product'"),
+    ({"pool": "first"}, "pool: expected .* found 'first'"),
+    ({"precision": "fp16"}, "precision: expected .* found 'fp16'"),
+    ({"max_length": 4}, "max_length: expected an integer from 8 on, found 4"),
     ({"max_length": 65}, "65, but .* at most 64"),
-    ({"batch_size": 0}, "batch_size: 0"),
-    ({"batch_size": True}, "batch_size: True"),
+    ({"batch_size": 0}, "batch_size: expected an integer from 1 on, found 0"),
+    ({"batch_size": True}, "batch_size: expected an integer from 1 on, found True"),
     *(({"layers": value}, f"layers: {value}, where a list of integers") for value in (-1, None, {-1})),
     ({"layers": []}, "layers"),
     ({"layers": [1.5]}, "layers"),
     ({"layers": [3, -4]}, "layers: no layer 3, -4: the encoder has 2"),
     ({"layers": [-1, 2]}, "layers: .*twice"),
-    ({"model": ""}, "model: ''"),
+    ({"model": ""}, "model: expected .* found ''"),
     ({"model": "no such folder/really/not"}, "model"),
     ({"pool": "x", "combine": "y", "layers": "z"}, "(?s)combine: .*pool: .*layers: "),
 ]

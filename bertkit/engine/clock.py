@@ -1,4 +1,4 @@
-"""The progress of training, by its steps or its budget of time, and the learning rates that follow from it."""
+"""The progress of training, by its steps or its time budget, and the learning rates that follow from it."""
 
 from __future__ import annotations
 

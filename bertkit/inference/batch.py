@@ -42,8 +42,8 @@ class batch:
     documents or neither. columns: canonical column -> column of the batches. decisions: arguments of
     `Predictor.with_decisions`. A call raises what `load`, `with_decisions` and a predictor raise. It also
     raises DataError if the batch already has such a column, or if the model is for retrieval, whose answers
-    rank the documents of all rows. With `context: document` a sentence is read with its neighbours in the batch, so a
-    batch should hold whole documents.
+    rank the documents of all rows. With `context: document` a sentence is read with its neighbours in the
+    batch, so a batch should hold whole documents.
 
     >>> answer = bertkit.batch("runs/quickstart")  # ray.data.read_csv(…).map_batches(answer)
     >>> list(answer({"text": ["Not bad at all."]}))[:2]

@@ -50,8 +50,8 @@ def mine(
 
     source: a run, folder or Hub id. data: a folder in BEIR's layout, and the split of its queries.
     form: `negatives`, for retrieval: `count` rows per relevant document, each with one `negative`.
-    `candidates`, for text-ranking: for each query, the relevant documents and the `count` nearest others, with
-    `label` 1 or 0, in one `group`.
+    `candidates`, for text-ranking: for each query, the relevant documents and the `count` nearest others,
+    with `label` 1 or 0, in one `group`.
     skip: number of nearest others to skip, as they may be relevant but unjudged.
     Raises DataError and ModelError.
 

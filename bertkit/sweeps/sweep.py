@@ -92,9 +92,9 @@ def sweep(
     recipe, data, overrides: as for `train`. space: key of the recipe -> {low, high, log, step} or a list of
     choices; or a YAML file of this.
     trials: in total; trial 0 is the base recipe. timeout: seconds after which no trial starts. confirm:
-    number of fresh seeds. The same call resumes an interrupted sweep; with more trials it continues a finished one. Values
-    are proposed by a tree-structured Parzen estimator (Bergstra et al. 2011); weak trials are stopped by the
-    median rule (Golovin et al. 2017).
+    number of fresh seeds. The same call resumes an interrupted sweep; with more trials it continues a
+    finished one. Values are proposed by a tree-structured Parzen estimator (Bergstra et al. 2011); weak
+    trials are stopped by the median rule (Golovin et al. 2017).
 
     Raises UserError, RecipeError or DataError with all problems before anything is trained.
 

@@ -99,8 +99,8 @@ def register(task: type[T]) -> type[T]:
     """Let this process use a task of your own, by its name; also as a decorator. Returns the class.
 
     Other processes know it only if they register it too; a package announces it instead. A second class of
-    the same name replaces the first, for example when a notebook's cell is run again. Raises RecipeError where the
-    name is taken, or the class is not a complete task.
+    the same name replaces the first, for example when a notebook's cell is run again. Raises RecipeError
+    where the name is taken, or the class is not a complete task.
 
     >>> @bertkit.register  # doctest: +SKIP
     ... class WordNumbers(bertkit.tasks.Task): ...
