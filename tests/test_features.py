@@ -286,7 +286,10 @@ WRONG = [
     ({"max_length": 65}, "65, but .* at most 64"),
     ({"batch_size": 0}, "batch_size: expected an integer from 1 on, found 0"),
     ({"batch_size": True}, "batch_size: expected an integer from 1 on, found True"),
-    *(({"layers": value}, f"layers: {value}, where a list of integers") for value in (-1, None, {-1})),
+    *(
+        ({"layers": value}, f"layers: expected a list of integers, .*found {value}")
+        for value in (-1, None, {-1})
+    ),
     ({"layers": []}, "layers"),
     ({"layers": [1.5]}, "layers"),
     ({"layers": [3, -4]}, "layers: no layer 3, -4: the encoder has 2"),

@@ -141,11 +141,11 @@ def test_a_preset_may_be_changed_and_is_named(tiny_encoder):
         ({"model_type": "modernbrt"}, "'bert' or 'modernbert', found 'modernbrt'; did you mean 'modernbert'"),
         (
             {"model_type": "modernbert", "preset": "mini"},
-            f"no preset 'mini'\n    Choose one of {', '.join(MODERNBERT)}\.$",
+            f"no preset 'mini'\n    Choose one of {', '.join(MODERNBERT)}\\.$",
         ),
         (
             {"model_type": "bert", "preset": "bert-mini"},
-            f"mean 'mini'\\?\n    Choose one of {', '.join(PRESETS)}\.$",
+            f"mean 'mini'\\?\n    Choose one of {', '.join(PRESETS)}\\.$",
         ),
         ({**FIELDS, "num_attention_heads": 16}, "model.config: .*must be even"),
         ({**FIELDS, "hidden_size": -1}, "model.config: .*"),
