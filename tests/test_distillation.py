@@ -206,7 +206,7 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
 @pytest.mark.parametrize("identifier", ["text-to-text", "mlm-nsp"])
 def test_a_task_without_soft_targets_is_refused(identifier, tiny_encoder):
     task = BY_ID[identifier].task(tiny_encoder)
-    said = rf"distillation: {task.name} cannot be distilled\n.*Remove it; .*text-ranking"
+    said = rf"distillation: {task.name} cannot be distilled\n.*Remove it\. .*text-ranking"
     small.raises(UserError, said, find_teacher, Distillation(teacher=str(tiny_encoder)), task)
 
 

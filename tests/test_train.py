@@ -519,7 +519,7 @@ def test_findings_that_fail_stop_before_a_model_is_built(tiny_encoder, tmp_path,
     )
     for split in ("validation", "test"):
         small.write_rows(tmp_path / f"{split}.jsonl", [{"text": "a cat", "label": "good"}])
-    small.raises(DataError, "nothing to learn", train, recipe, tmp_path / "run")
+    small.raises(DataError, "only one label", train, recipe, tmp_path / "run")
 
 
 def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path, monkeypatch):
@@ -635,7 +635,7 @@ def test_more_labels_than_a_model_may_have_are_refused_before_training(tiny_enco
     monkeypatch.setattr(encoders, "LONGEST", 1)
     small.refuses(
         DataError,
-        "data: 2 labels, where a model has 1 at most",
+        "data: found 2 labels; at most 1 are supported",
         small.recipe(tmp_path, tiny_encoder),
         tmp_path,
     )
