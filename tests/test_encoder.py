@@ -653,7 +653,7 @@ def test_lora_names_layers_that_the_model_has_and_refuses_shared_embeddings():
     config = AutoConfig.for_model("modernbert", vocab_size=50, pad_token_id=0, **SMALL)
     model = AutoModelForSequenceClassification.from_config(config)
     said = message_of(UserError, with_lora, model, Lora(target_modules=["nonsense"]), {})
-    assert said.endswith("    Choose `target_modules` among these layers: Wqkv, Wo, Wi.")
+    assert said.endswith("    Choose `target_modules` among: Wqkv, Wo, Wi.")
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", vocab_size=50, **SMALL))
     raises(
         UserError,

@@ -158,8 +158,9 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
             what = f"no threshold reaches a {goal.measure} on these rows; the best is {values.max():.4f}"
             problems.append(Problem(where, what))
     if problems:
-        lower = "Lower the goal, or calibrate on more rows with these labels."
-        raise UserError([*problems[:-1], problems[-1]._replace(fix=lower)])
+        raise UserError(
+            [*problems, Problem("", "the model is unchanged", "Lower the goal, or calibrate on more rows.")]
+        )
     if goal.overall:
         return {"thresholds": limits[ALL]}
     if goal.label is None:

@@ -132,8 +132,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         raise UserError(
             "peft",
             first_line(error),
-            "Choose `target_modules` among these layers: "
-            f"{', '.join(linear) or 'none, as it has no linear layers'}.",
+            f"Choose `target_modules` among: {', '.join(linear) or 'none, as it has no linear layers'}.",
         ) from error
     _share_again(adapted, encoder)
     return adapted

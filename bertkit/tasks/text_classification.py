@@ -190,8 +190,11 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
             )
         trained = kind == "regression" and options.method != "head"
         if options.target_scale and not (trained and options.target_scale[1] > 0):
-            what = "a mean and a standard deviation above 0, of a regression that is not task.method head"
-            raise DataError("task.target_scale", f"expected {what}", "Remove it.")
+            raise DataError(
+                "task.target_scale",
+                "expected a mean and a standard deviation above 0, of a regression without method: head",
+                "Remove it.",
+            )
         if kind == "regression":
             scale = options.target_scale or class_labels.mean_and_deviation(column_values(rows, "score"))
             return {"kind": kind, "pair": pair, "target_scale": scale if trained else None}
