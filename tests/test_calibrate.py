@@ -130,7 +130,7 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
         problem.where: problem.what
         for problem in small.problems_of(UserError, bertkit.calibrate, own.folder, rows, precision=0.9)
     }
-    none = dict.fromkeys(["label good"], "no row has it, so no threshold has a precision")
+    none = {"": "the model is unchanged", "label good": "no row has it, so no threshold has a precision"}
     low = "no threshold reaches a precision of at least 0.9 on these rows; the best is 0.5000"
     assert told == (
         none if kind == "single-label" else {**none, "label long": none["label good"], "label bad": low}

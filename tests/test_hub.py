@@ -505,7 +505,10 @@ def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkey
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert load(ME)("a cat") == load(trained.folder)("a cat")
     small.raises(
-        ModelError, "no such model in the local cache, and the Hub cannot be reached", load, "me/other"
+        ModelError,
+        "is neither a folder nor in the local cache, and the Hub cannot be reached",
+        load,
+        "me/other",
     )
 
 

@@ -42,7 +42,7 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
             raise hub_error(error, "model.name", name) from None
         raise ModelError(
             "model.name",
-            f"no folder {name!r} and no such model in the local cache, and the Hub cannot be reached",
+            f"{name!r} is neither a folder nor in the local cache, and the Hub cannot be reached",
             "Check the path, or download the model once while online.",
         ) from None
     except FAILURES as error:

@@ -308,8 +308,7 @@ def _require_agreement(folder: Path) -> None:
     if problems:
         raise ModelError(
             folder,
-            f"tokenizer_config.json says {'; '.join(problems)}: which of them the model was trained with "
-            "is unknown",
+            f"tokenizer_config.json says {'; '.join(problems)}: one of the two is not the model's",
             "Correct the file that does not match the model.",
         )
 
