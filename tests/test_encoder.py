@@ -271,7 +271,7 @@ def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind, folder, t
 
 def test_settings_that_contradict_tokenizer_json_are_refused(folder):
     saved_tokenizer(folder, "cased", do_lower_case=True, strip_accents=True)
-    told = r"do_lower_case: true, and tokenizer\.json lowercase: false: which of them"
+    told = r"do_lower_case: true, and tokenizer\.json lowercase: false: one of the two"
     raises(ModelError, told, load_tokenizer, folder)
     saved_tokenizer(folder, "bytes", tokenizer_class="RobertaTokenizer", add_prefix_space=False)
     raises(
