@@ -210,7 +210,7 @@ def verdict(folder: Path, cell: str) -> str:
         try:
             run = bertkit.train(bertkit.load_recipe(room / "recipe.yaml"), room / "run")
         except UserError as error:  # do as it says
-            if not (named := re.search(r"Name some of its linear layers: (\w+)", str(error))):
+            if not (named := re.search(r"`target_modules` among: (\w+)", str(error))):
                 raise
             again = bertkit.load_recipe(room / "recipe.yaml", [f"peft.target_modules=[{named[1]}]"])
             run = bertkit.train(again, room / "run")

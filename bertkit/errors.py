@@ -152,5 +152,9 @@ def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:
     flags = list(finite)
     bad = sum(not flag for flag in flags)
     if bad:
-        what = f"its outputs are not finite for {bad} of {len(flags)} {unit}"
-        raise ModelError("the model", what, "Its weights are damaged, or its training diverged.")
+        what = f"returns NaN or infinity for {bad} of {len(flags)} {unit}"
+        raise ModelError(
+            "the model",
+            what,
+            "The weights are damaged or training diverged: train again with a lower learning rate.",
+        )

@@ -284,7 +284,7 @@ def test_what_is_refused(model, similar, tiny_encoder, tmp_path):
     )
     with pytest.raises(DataError, match=r"`text` cannot be stored, with 'a' in row 1, \['b'\] in row 2"):
         bertkit.batch(model)({"text": ["a", ["b"]]})
-    raises(UserError, "gives no vectors", bertkit.batch(model, side="text"), COLUMNS)
+    raises(UserError, "does not compute vectors", bertkit.batch(model, side="text"), COLUMNS)
     ranks = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").model
     raises(
         DataError,

@@ -152,7 +152,7 @@ FIELDS = {  # name of a field -> a value that is an error, and its message
 }
 WRONG = [
     ("minii", 3, "did you mean 'mini'"),
-    ({"hidden_size": 16}, 3, "num_hidden_layers: missing\n    write it, or name a preset"),
+    ({"hidden_size": 16}, 3, "num_hidden_layers: missing\n    Write it, or choose a preset"),
     (
         {"preset": "mini", "positions": "sinusoidal", "hidden_size": 15, "num_attention_heads": 3},
         3,
@@ -160,7 +160,7 @@ WRONG = [
     ),
     ({"preset": ["mini"]}, 3, r"no preset \['mini'\]"),
     ({"preset": "mini", "layer_norm_eps": math.nan}, 3, "layer_norm_eps"),
-    ({"preset": "mini", "pad_token_id": 0}, 3, "pad_token_id: is given by the tokenizer"),
+    ({"preset": "mini", "pad_token_id": 0}, 3, "pad_token_id: is set by the tokenizer"),
     ("tiny", VOCAB, "id 45, the vocabulary 45"),
 ]
 
@@ -393,8 +393,8 @@ def test_a_folder_that_would_be_computed_wrongly_is_refused(tmp_path):
     config = read_json(file)
     for other, said in (
         (config | {"model_type": "roberta"}, "model_type is 'roberta'"),
-        (config | {"is_decoder": True}, "is_decoder is true"),
-        (config | {"positions": "rotary"}, "positions 'rotary'"),
+        (config | {"is_decoder": True}, "is_decoder must be false"),
+        (config | {"positions": "rotary"}, "positions is 'rotary'"),
         (config | {"attn_implementation": "someone/kernel"}, "does not fetch code that a model names"),
         ([], r"config\.json: is not a JSON object"),
     ):

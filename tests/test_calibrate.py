@@ -130,8 +130,8 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
         problem.where: problem.what
         for problem in small.problems_of(UserError, bertkit.calibrate, own.folder, rows, precision=0.9)
     }
-    none = dict.fromkeys(["label good"], "no row has it, so no threshold has a precision")
-    low = "no threshold has a precision of at least 0.9 on these rows; the best has 0.5000"
+    none = {"": "the model is unchanged", "label good": "no row has it, so no threshold has a precision"}
+    low = "no threshold reaches a precision of at least 0.9 on these rows; the best is 0.5000"
     assert told == (
         none if kind == "single-label" else {**none, "label long": none["label good"], "label bad": low}
     )
@@ -172,7 +172,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder, tmp_path):
     expected = [[row["label"] for row in rows].count(name) for name in answers[0]["scores"]]
     assert [each["support"] for each in found["labels"]] == expected
     assert {each["threshold"] for each in found["labels"]} == {None}
-    with pytest.raises(UserError, match=r"gives the best label or none.*\n.*Give a precision, or the label"):
+    with pytest.raises(UserError, match=r"gives the best label or none.*\n.*Pass a precision, or the label"):
         bertkit.calibrate(run.folder, recall=0.5)
 
 
@@ -382,7 +382,7 @@ def test_models_that_have_nothing_to_fit(tiny_encoder, tmp_path):
     run, file = given("similarity-cosent", tiny_encoder, tmp_path)
     small.raises(UserError, "neither temperature nor thresholds", bertkit.calibrate, run.folder, file)
     small.raises(ModelError, "was not trained by bertkit", bertkit.calibrate, tiny_encoder, file)
-    small.raises(ModelError, "Name a run or a model folder", bertkit.calibrate, "someone/model", file)
+    small.raises(ModelError, "Pass a run or a model folder", bertkit.calibrate, "someone/model", file)
 
 
 def test_on_the_command_line(run, capsys, tmp_path):
@@ -394,12 +394,12 @@ def test_on_the_command_line(run, capsys, tmp_path):
     assert lines[6].startswith("24 rows, recall of at least 0.9: temperature ")
     assert json.loads(small.said(capsys, "calibrate", run.folder, "--json"))["goal"] == "best F1"
     for wrong, said in (
-        ("task.kind=null", "only `data.` settings"),
-        ("--recall 0", "recall: 0 is not above 0"),
-        ("--precision 1.5", "1.5 is not above 0 and at most 1"),
+        ("task.kind=null", "only keys of `data`"),
+        ("--recall 0", "recall: must be in (0, 1], got 0"),
+        ("--precision 1.5", "must be in (0, 1], got 1.5"),
         ("--recall 0.5 --precision 0.5", "exclude each other"),
-        ("--overall", "overall goes with a precision or a recall"),
-        ("--overall --recall 0.5 --label bad", "and not with a label"),
+        ("--overall", "overall needs a precision or a recall"),
+        ("--overall --recall 0.5 --label bad", "and excludes a label"),
         ("--label bda", "'bda' has no threshold; did you mean 'bad'?"),
     ):
         assert said in small.refused(capsys, "calibrate", run.folder, *wrong.split())

@@ -85,9 +85,9 @@ def test_what_it_refuses(tiny_encoder, tmp_path):
     with pytest.raises(NotFittedError):
         classifier.predict(TEXTS)
     small.raises(
-        DataError, "y: 1 class, where two or more are expected", classifier.fit, TEXTS, [1] * len(TEXTS)
+        DataError, "y: expected two or more classes, found 1", classifier.fit, TEXTS, [1] * len(TEXTS)
     )
-    small.raises(DataError, "row 2: None, where text is expected", classifier.fit, ["a", None], [0, 1])
+    small.raises(DataError, "row 2: expected text, found None", classifier.fit, ["a", None], [0, 1])
     small.raises(ValueError, "inconsistent numbers of samples", classifier.fit, TEXTS, [0, 1])
     with pytest.raises(bertkit.RecipeError, match="lerning_rate"):
         clone(classifier).set_params(settings={"lerning_rate": 1}).fit(TEXTS[:4], [0, 1, 0, 1])
@@ -95,7 +95,7 @@ def test_what_it_refuses(tiny_encoder, tmp_path):
         other = clone(classifier).set_params(settings=SETTINGS | more)
         small.raises(
             DataError,
-            "settings: name a model or data, which the classifier has",
+            "settings: contains model or data, which are parameters of the classifier",
             other.fit,
             TEXTS,
             [0, 1] * 12,

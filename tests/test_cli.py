@@ -339,7 +339,7 @@ def test_evaluate_as_table_and_as_json_and_what_it_refuses(capsys, learned, tmp_
     table = said(capsys, "evaluate", learned.folder)
     assert table.startswith("test (7 rows)")
     assert f"{learned.results['splits']['test']['metrics']['accuracy']:.4f}" in table
-    assert "only `data.` settings" in refused(capsys, "evaluate", learned.folder, "training.learning_rate=1")
+    assert "only keys of `data`" in refused(capsys, "evaluate", learned.folder, "training.learning_rate=1")
     assert "has no data: it is not a run" in refused(capsys, "evaluate", learned.model)
     assert "nowhere.jsonl" in refused(
         capsys, "evaluate", learned.folder, "--data", tmp_path / "nowhere.jsonl"
@@ -443,7 +443,7 @@ def test_explain_reads_columns_of_other_names(capsys, learned, tmp_path):
     assert "name it in `columns`" in refused(capsys, *words)
     told = said(capsys, *words, "--column", "text=review")
     assert told == said(capsys, "explain", learned.folder, "the dog was bad", "--json")
-    assert "this model reads no column 'txt'" in refused(capsys, *words, "--column", "txt=review")
+    assert "the model does not read 'txt'" in refused(capsys, *words, "--column", "txt=review")
     told = refused(capsys, "explain", learned.folder, "the dog was bad", "--column", "text=review")
     assert "--column works only with --input FILE" in told
 
@@ -463,7 +463,7 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys, tiny_encoder,
     told = refused(
         capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number"
     )
-    assert "faq.csv:2: its `id` is None" in told
+    assert "faq.csv:2: its `id`: expected a text or a whole number, found None" in told
 
 
 def test_a_file_in_place_of_a_text_is_noticed(capsys, learned, tmp_path):
@@ -524,7 +524,7 @@ def test_a_run_that_is_none(command, capsys, learned, tiny_encoder, tmp_path):
         (tmp_path / "nowhere", "no such folder"),
         (tmp_path / "empty", "neither a run nor a model folder"),
         (tmp_path / "killed", "Resume its training"),
-        (tiny_encoder, "Name its task"),
+        (tiny_encoder, "Pass its task"),
         (Path("nobody/nothing"), "the Hub cannot be reached"),
     ):
         told = refused(capsys, command, folder, *words)
@@ -537,7 +537,7 @@ def test_a_model_of_someone_else_is_answered_with_its_task_named(capsys, learned
     config = read_json(foreign / "config.json")
     del config["bertkit"]
     (foreign / "config.json").write_text(json.dumps(config))
-    assert "Name its task" in refused(capsys, "predict", foreign, "the dog was bad")
+    assert "Pass its task" in refused(capsys, "predict", foreign, "the dog was bad")
     assert said(capsys, "predict", foreign, "the dog was bad", "--task", "text-classification").startswith(
         "bad"
     )

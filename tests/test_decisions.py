@@ -32,10 +32,10 @@ CANNOT = [
     ("regression", {"threshold": 0.5}, "has no decision threshold"),
     ("qa", {"threshold": 0.5}, "has no decision threshold"),
     ("qa", {"top_k": 3}, "has no label scores"),
-    ("single-label", {"top_k": 0}, "0 is not above 0"),
-    ("single-label", {"threshold": 1.5}, "1.5 is not a probability"),
-    ("multi-label", {"threshold": -0.5}, "-0.5 is not a probability"),
-    ("single-label", {"threshold": 0.5, "coverage": 0.5}, "give one of them"),
+    ("single-label", {"top_k": 0}, "must be at least 1, got 0"),
+    ("single-label", {"threshold": 1.5}, "must be between 0 and 1, got 1.5"),
+    ("multi-label", {"threshold": -0.5}, "must be between 0 and 1, got -0.5"),
+    ("single-label", {"threshold": 0.5, "coverage": 0.5}, "pass only one of them"),
     *(("single-label", {"coverage": wrong}, "between 0 and 1") for wrong in (0.0, 1.0, -0.1, 1.5, math.nan)),
     ("single-label", {"coverage": 0.95}, "requires 19 calibration rows, but the model has 8"),
     *((case, {"coverage": 0.5}, "does not support prediction sets")
@@ -176,7 +176,9 @@ def test_a_threshold_of_single_labels_and_the_best_scores(predictor, tiny_encode
     kept = predictor.with_decisions(threshold=1.0).with_decisions(top_k=2)(["a dog"])
     assert (kept[0]["label"], len(kept[0]["scores"])) == (None, 2)
     for one, other in permutations([{"coverage": 0.8}, {"threshold": 0.5}]):
-        small.raises(UserError, "give one of them", predictor.with_decisions(**one).with_decisions, **other)
+        small.raises(
+            UserError, "pass only one of them", predictor.with_decisions(**one).with_decisions, **other
+        )
 
 
 @pytest.mark.parametrize("case", ["multi-label", "similarity-labels", "qa-windows-or-none"])

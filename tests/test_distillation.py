@@ -206,7 +206,7 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
 @pytest.mark.parametrize("identifier", ["text-to-text", "mlm-nsp"])
 def test_a_task_without_soft_targets_is_refused(identifier, tiny_encoder):
     task = BY_ID[identifier].task(tiny_encoder)
-    said = rf"distillation: {task.name} cannot be distilled\n.*Remove it; .*text-ranking"
+    said = rf"distillation: {task.name} cannot be distilled\n.*Remove it\. .*text-ranking"
     small.raises(UserError, said, find_teacher, Distillation(teacher=str(tiny_encoder)), task)
 
 
@@ -267,7 +267,7 @@ def test_where_nothing_can_be_kept_it_says_so(tiny_encoder, tmp_path, monkeypatc
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file/cache"))
     small.raises(
         UserError,
-        r"cannot be cached .*\n +Start again\. If this happens again, free some space",
+        r"cannot be cached .*\n +Start again\. If it fails again, free some space",
         distillation.with_soft_targets,
         task.features(case.rows()),
         teacher,

@@ -150,7 +150,7 @@ def test_a_bert_alone_and_halves_that_are_no_berts_of_one_vocabulary_are_refused
     for decoder, what in (
         (
             transformers.RobertaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes),
-            "made of a roberta",
+            "contains a roberta",
         ),
         (
             transformers.BertConfig(vocab_size=99, max_position_embeddings=64, **sizes),

@@ -179,7 +179,7 @@ def test_a_loss_beside_a_teachers_or_that_of_other_tasks_is_refused(tiny_encoder
     draft = Draft(taught, trainer.args, trainer.learner, trainer.model, trainer.data.features)
     small.raises(RecipeError, "distillation: has no effect", UserLoss(focal).join, draft)
     several = several_tasks(tiny_encoder, "sentiment", "entities")
-    said = "compute_loss_func: a training of several tasks takes none of your own"
+    said = "compute_loss_func: is not supported for several tasks"
     small.raises(RecipeError, said, train, several, tmp_path / "run", compute_loss_func=focal)
 
 
@@ -223,5 +223,5 @@ class SameFile(bertkit.Attachment):
 
 def test_no_attachment_replaces_a_file_of_a_checkpoint(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=2", "training.save_steps=1")
-    said = "two things would be saved as optimizer.json"
+    said = "two attachments would save optimizer.json"
     small.raises(UserError, said, train, recipe, tmp_path / "run", attachments=[SameFile()])

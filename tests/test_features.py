@@ -279,19 +279,22 @@ def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, mo
 
 
 WRONG = [
-    ({"combine": "product"}, "combine: 'product', where one of 'concat', 'sum', 'mean'"),
-    ({"pool": "first"}, "pool: 'first'"),
-    ({"precision": "fp16"}, "precision: 'fp16'"),
-    ({"max_length": 4}, "max_length: 4, where an integer from 8 on"),
+    ({"combine": "product"}, "combine: expected one of 'concat', 'sum', 'mean', found 'product'"),
+    ({"pool": "first"}, "pool: expected .* found 'first'"),
+    ({"precision": "fp16"}, "precision: expected .* found 'fp16'"),
+    ({"max_length": 4}, "max_length: expected an integer from 8 on, found 4"),
     ({"max_length": 65}, "65, but .* at most 64"),
-    ({"batch_size": 0}, "batch_size: 0"),
-    ({"batch_size": True}, "batch_size: True"),
-    *(({"layers": value}, f"layers: {value}, where a list of integers") for value in (-1, None, {-1})),
+    ({"batch_size": 0}, "batch_size: expected an integer from 1 on, found 0"),
+    ({"batch_size": True}, "batch_size: expected an integer from 1 on, found True"),
+    *(
+        ({"layers": value}, f"layers: expected a list of integers, .*found {value}")
+        for value in (-1, None, {-1})
+    ),
     ({"layers": []}, "layers"),
     ({"layers": [1.5]}, "layers"),
     ({"layers": [3, -4]}, "layers: no layer 3, -4: the encoder has 2"),
     ({"layers": [-1, 2]}, "layers: .*twice"),
-    ({"model": ""}, "model: ''"),
+    ({"model": ""}, "model: expected .* found ''"),
     ({"model": "no such folder/really/not"}, "model"),
     ({"pool": "x", "combine": "y", "layers": "z"}, "(?s)combine: .*pool: .*layers: "),
 ]
@@ -304,11 +307,11 @@ def test_parameters_that_can_not_be(tiny_encoder, subtests):
 
 
 NO_TEXT = [
-    ("one text", "'one text', where one column"),
+    ("one text", "expected one column of texts, found 'one text'"),
     (TABLE, "3 columns"),
     (TABLE[["text", "city"]].to_numpy(), "2 columns"),
     ([["a"], ["b", "c"]], "rows of different sizes|row 1"),
-    (5, "5, where one column"),
+    (5, "expected one column of texts, found 5"),
     (["a", None, "b", float("nan"), 5], "row 2: None(.|\n)*row 4: nan(.|\n)*row 5: 5"),
     (pd.Series(["a", None]), "row 2: nan|row 2: None"),
     (pd.DataFrame({"text": ["a", np.nan]}), "row 2: nan"),

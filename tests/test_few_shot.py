@@ -374,7 +374,11 @@ def test_the_learning_rate_rises_and_falls():
 def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny_encoder, tmp_path):
     numbers = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", kind="regression")
     small.raises(
-        DataError, "learns from labels, not from numbers", bertkit.train, numbers, tmp_path / "refused"
+        DataError,
+        "contrastive needs labels; the rows have scores",
+        bertkit.train,
+        numbers,
+        tmp_path / "refused",
     )
     assert not (tmp_path / "refused").exists()
     case = Case("alone", CONTRASTIVE, {"text": TEXTS[:3], "label": ["a", "b", "c"]})

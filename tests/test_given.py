@@ -231,7 +231,7 @@ def test_train_says_what_it_expects(tmp_path):
         bertkit.RecipeError, match="text-clasification: no such recipe or task; did you mean 'text-cl"
     ):
         train("text-clasification", tmp_path / "run", data=ROWS)
-    said = "output_dir: expected a folder, found a list; the data go by keyword"
+    said = "output_dir: expected a folder, found a list; data are passed by keyword"
     small.raises(bertkit.RecipeError, said, train, "text-classification", ROWS)
     small.raises(
         TypeError,

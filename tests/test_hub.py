@@ -504,7 +504,12 @@ def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkey
     assert not [line for line in hub.requests[asked:] if "/resolve/" in line]  # no file is fetched again
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert load(ME)("a cat") == load(trained.folder)("a cat")
-    small.raises(ModelError, "is not in the local cache, and the Hub cannot be reached", load, "me/other")
+    small.raises(
+        ModelError,
+        "is neither a folder nor in the local cache, and the Hub cannot be reached",
+        load,
+        "me/other",
+    )
 
 
 # --- in a recipe

@@ -49,7 +49,9 @@ def test_a_page_reads_easily(page):
         if len(words := [word for word in sentence.split() if re.search(r"\w", word)]) > MOST_WORDS
     ]
     wide = [
-        line for line in prose(page) if len(line) > MOST_COLUMNS and " " in re.sub(r"\(\S+\)", "", line).strip()
+        line
+        for line in prose(page)
+        if len(line) > MOST_COLUMNS and " " in re.sub(r"\(\S+\)", "", line).strip()
     ]
     text = re.sub(r"`[^`]*`", "", "\n".join(prose(page)))
     house = [f"{hit.group()!r}: {word}" for look, word in INSTEAD.items() for hit in re.finditer(look, text)]

@@ -454,7 +454,7 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder, tmp_path):
             (0, vectors.shape[1]),
             vectors.dtype,
         )
-    said = r"columns, where texts are expected(?s:.*)frame\[\"text\"\]"
+    said = r"expected texts, found columns(?s:.*)frame\[\"text\"\]"
     for columns in (series.to_frame("text"), {"text": series.tolist()}):
         small.raises(bertkit.DataError, said, predictor.encode, columns)
     for other in (np.array("a cat"), 5):
@@ -464,7 +464,7 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder, tmp_path):
     small.raises(
         bertkit.DataError, "row 2: holds None, where text is expected; also in row 3", predictor.encode, wrong
     )
-    small.raises(bertkit.DataError, "one text, where texts are expected", predictor.encode, "a cat")
+    small.raises(bertkit.DataError, "expected several texts, found one", predictor.encode, "a cat")
 
 
 NESTED = [("ner", "token-classification", "polars"), ("qa", "question-answering", "columns")]

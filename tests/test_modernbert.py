@@ -141,11 +141,11 @@ def test_a_preset_may_be_changed_and_is_named(tiny_encoder):
         ({"model_type": "modernbrt"}, "'bert' or 'modernbert', found 'modernbrt'; did you mean 'modernbert'"),
         (
             {"model_type": "modernbert", "preset": "mini"},
-            f"no preset 'mini'\n    presets: {', '.join(MODERNBERT)}$",
+            f"no preset 'mini'\n    Choose one of {', '.join(MODERNBERT)}\\.$",
         ),
         (
             {"model_type": "bert", "preset": "bert-mini"},
-            f"mean 'mini'\\?\n    presets: {', '.join(PRESETS)}$",
+            f"mean 'mini'\\?\n    Choose one of {', '.join(PRESETS)}\\.$",
         ),
         ({**FIELDS, "num_attention_heads": 16}, "model.config: .*must be even"),
         ({**FIELDS, "hidden_size": -1}, "model.config: .*"),
@@ -183,7 +183,7 @@ def test_a_misspelt_preset_may_be_of_any_architecture(misspelt, meant, tiny_enco
     ):
         first, *others = small.problems_of(ModelError, new, tiny_encoder, given)
         assert first.what == f"no preset {misspelt!r}" + (f"; did you mean {meant!r}?" if meant else "")
-        assert first.fix == f"presets: {', '.join([*PRESETS, *MODERNBERT])}"
+        assert first.fix == f"Choose one of {', '.join([*PRESETS, *MODERNBERT])}."
         assert [problem.where for problem in others] == wrong
 
 
@@ -226,7 +226,7 @@ def test_pairs_and_targets_are_refused(tiny_encoder):
     case = next(case for case in CASES if case.options["name"] == "text2text-generation")
     small.raises(
         ModelError,
-        r"model\.config: 'a new modernbert' is a modernbert, and both halves of .*\n    Write a BERT's",
+        r"model\.config: 'a new modernbert' is a modernbert, but both halves .*\n    Use a BERT's",
         case.task(tiny_encoder).model,
         new(tiny_encoder),
     )

@@ -300,7 +300,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(run, tiny_encoder_with_dropout, 
         what = f"the run was started with the tasks {', '.join(OF)}, and has the tasks {', '.join(tasks)} now"
         with pytest.raises(
             RecipeError,
-            match=rf"run/recipe\.yaml: {what}\n.*Name the same .*, or start a new run in another folder",
+            match=rf"run/recipe\.yaml: {what}\n.*List the same .*, or start a new run in another folder",
         ):
             train({**given, "tasks": tasks}, tmp_path / "run", resume=True, changed=True)
     with pytest.raises(RecipeError, match=r"similarity, and has one task by itself now\n.*start a new run"):
@@ -580,7 +580,7 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     assert [json.loads(line) for line in told.out.splitlines()] == [
         {"text": text, "answer": answer} for text, answer in zip(TEXTS, texts, strict=True)
     ]
-    assert "task answers is left out: it reads question and context" in told.err
+    assert "task answers is left out: it needs question and context" in told.err
     monkeypatch.setattr("bertkit.inference.multitask_predictor.load_tasks", lambda _: several)
     first, *lines = said(capsys, "predict", folder, "the cat\n").splitlines()
     assert first == "the cat\\n"
@@ -619,7 +619,7 @@ def test_what_only_the_run_of_one_task_can_do(run, tmp_path, capsys):
         ("predict", ["a", "--threshold", "0"], "Name the run of one task"),
         ("predict", "--input x.jsonl --format conll".split(), "Name the run of one task"),
         ("predict", ["--input", file], "no text in this row; it has other"),
-        ("predict", ["--input", file, "--column", "tag=other"], "reads no column 'tag'"),
+        ("predict", ["--input", file, "--column", "tag=other"], "does not read 'tag'"),
         ("evaluate", ["--data", file], "Name the run of one task"),
     ):
         assert told in refused(capsys, command, run.folder, *words)

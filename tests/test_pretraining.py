@@ -262,7 +262,9 @@ def test_errors_say_what_to_do(tiny_encoder):
     def check(rows):
         prepare(Pretraining, options, tokenizer, 32, rows, [])
 
-    raises(DataError, "from another document, and there is one", check, Dataset.from_dict({"text": ["a"]}))
+    raises(
+        DataError, "from another document, but there is only one", check, Dataset.from_dict({"text": ["a"]})
+    )
     tokenizer.mask_token = None
     raises(ModelError, "MASK", check, DRAWN[0].rows())
 

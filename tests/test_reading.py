@@ -228,7 +228,7 @@ def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_pat
         path,
         labels=CONLL[:3],
     )
-    small.raises(DataError, "missing or superfluous: I-LOC", settled, path, labels=CONLL[:4])
+    small.raises(DataError, "differs in: I-LOC", settled, path, labels=CONLL[:4])
     written = small.write_rows(
         tmp_path / "w.jsonl", [{"tokens": ["Ada"], "tags": ["B-PER"]}, {"tokens": ["Ulm"], "tags": ["B-LOC"]}]
     )

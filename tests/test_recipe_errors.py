@@ -92,7 +92,7 @@ VALUES = [
     ("model:", 2, "model: expected a mapping, found nothing"),
     ("task: {name: text-clasification}", 1, ("no task 'text-clasification'; did you mean "
                                              "'text-classification'?")),
-    ("task: {name: translation}", 1, "known: text-classification"),
+    ("task: {name: translation}", 1, "Choose one of text-classification"),
     ("task: text-classification", 1, ("found text 'text-classification'\nwrite task: {name: " "text-classification}")),
     ("data: a.csv", 3, "data: expected a mapping, found text 'a.csv'\nwrite data: {source: a.csv}"),
     ("task: {name: text-classification, kind: multi}", 1, "expected 'single-label', 'multi-label' or 'regression'"),

@@ -688,13 +688,13 @@ def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe, run, 
         write_text(started.folder / "recipe.yaml", to_yaml(mine))
         before = files(started)
         with pytest.raises(
-            RecipeError, match=r"seed-42: holds a training with another recipe\n.*resume and changed"
+            RecipeError, match=r"seed-42: contains checkpoints of another recipe\n.*resume and changed"
         ):
             train(mine, started.folder, resume=True)
         assert files(started) == before
     (seed / "recipe.sha256").unlink()
     small.raises(
-        RecipeError, "seed-42: holds a training with another recipe", train, recipe, run.folder, resume=True
+        RecipeError, "seed-42: contains checkpoints of another recipe", train, recipe, run.folder, resume=True
     )
     again = recipe.with_("seeds=[42, 43]", "verify=true")  # which change no training
     assert train(again, run.folder, resume=True, changed=True).finished

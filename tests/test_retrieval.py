@@ -145,7 +145,7 @@ def test_pairs_with_grade_0_teach_nothing(tiny_encoder, tmp_path):
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
     data = small.read_data(DataSpec(source=str(folder)), Retrieval, RetrievalOptions(name="retrieval"))
     assert data.rows["train"]["document_id"][:] == ["d0"]
-    assert any("1 of 2 rows have the grade 0" in finding.what for finding in data.findings)
+    assert any("1 of 2 rows are not used for training" in finding.what for finding in data.findings)
 
 
 PAIR = {"query": "cat", "document": "the cat", "grade": 1}
@@ -171,8 +171,8 @@ PAIR = {"query": "cat", "document": "the cat", "grade": 1}
             [{**PAIR, "document_id": "d"}, {**PAIR, "document_id": "d", "document": "dog"}],
             "train.jsonl:2: the document 'd' has another text at .*train.jsonl:1",
         ),
-        ([{**PAIR, "grade": 0}], "train: 1 of 1 rows have the grade 0 or no query, and teach nothing"),
-        ([{**PAIR, "query": ""}], "train: 1 of 1 rows have the grade 0 or no query, and teach nothing"),
+        ([{**PAIR, "grade": 0}], "train: 1 of 1 rows are not used for training"),
+        ([{**PAIR, "query": ""}], "train: 1 of 1 rows are not used for training"),
     ],
 )
 def test_bad_rows_are_named(rows, said, tmp_path):
@@ -191,7 +191,7 @@ def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
     texts = Dataset.from_dict({"text": ["a"]})
     small.raises(
         DataError,
-        "learns from `query` and `document`",
+        "needs the columns `query` and `document`",
         prepare,
         Retrieval,
         options,
@@ -288,11 +288,11 @@ def test_models_of_other_tasks_are_refused(ranker_folder, tiny_encoder, tmp_path
     retriever = str(made(tiny_encoder, tmp_path / "m"))
     small.raises(
         ModelError,
-        r"a model for text-ranking gives no vectors of texts\n.*or retrieval",
+        r"a model for text-ranking does not compute vectors of texts\n.*or retrieval",
         dual_encoder,
         ranker,
     )
-    with pytest.raises(ModelError, match="a model for text-ranking gives no vectors of texts"):
+    with pytest.raises(ModelError, match="a model for text-ranking does not compute vectors of texts"):
         cached_vectors(ranker, "text")(["a text that is not kept"])
     small.raises(
         ModelError, r"a model for retrieval does not rank texts\n.*text-ranking", reranker, retriever
@@ -300,7 +300,7 @@ def test_models_of_other_tasks_are_refused(ranker_folder, tiny_encoder, tmp_path
     for depth in (0, -1, 101):
         small.raises(
             UserError,
-            f"depth: {depth}, where 1 to 100 is expected",
+            f"depth: expected 1 to 100, found {depth}",
             evaluate_two_stages,
             load(retriever),
             load(ranker),
@@ -368,7 +368,7 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
     )
     assert said["first_stage"] == evaluate(folder, data=data)["metrics"]
     assert said["metrics"].keys() == said["first_stage"].keys()
-    assert "Name one for text-ranking" in small.refused(
+    assert "Use one for text-ranking" in small.refused(
         capsys, "evaluate", folder, "--data", data, "--rerank", folder
     )
 

@@ -254,7 +254,7 @@ def test_conditions_of_the_command_line_are_read_by_their_columns(goods):
         "tags": {"eq": ["true"]},
     }
     with pytest.raises(
-        DataError, match="filter 'range': is not a column, one of = != > >= < <=, and a value"
+        DataError, match="filter 'range': expected a column, one of = != > >= < <=, and a value"
     ):
         parse_filter(["range"], columns)
 
@@ -518,7 +518,9 @@ def test_a_search_loads_the_model_that_the_store_names_or_one_that_is_named(tmp_
     assert (len(hits), loaded.pop()) == (3, ("a/model", "c0ffee"))
     assert loaded == [("a/model", "c0ffee")]
     monkeypatch.setattr(commands, "dual_encoder", absent)
-    with pytest.raises(ModelError, match=r"no model a/model\n.*was made with a/model\n.*name it: model"):
+    with pytest.raises(
+        ModelError, match=r"no model a/model\n.*was made with a/model\n.*pass its new path as `model`"
+    ):
         search_store(str(tmp_path / "store"), "document")
     assert "name it" not in message_of(
         ModelError, search_store, str(tmp_path / "store"), "document", model="c/model"

@@ -731,11 +731,11 @@ def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_pa
     other = retriever(tiny_encoder, tmp_path / "other", prefix="no ")
     for where, message in (
         (f"{room}/store", "is another model"),
-        (str(tmp_path), "is not a store of bertkit"),
+        (str(tmp_path), "is not a bertkit store"),
     ):
         assert message in small.refused(capsys, "serve", other, "--store", where, "--port", "0")
-    assert f"error: {other}: this model was trained for retrieval, not text-ranking" in small.refused(
+    assert f"error: {other}: the model was trained for retrieval, not text-ranking" in small.refused(
         capsys, "serve", other, "--store", f"{room}/store", "--task", "text-ranking"
     )
-    with pytest.raises(ModelError, match="gives no vectors"):
+    with pytest.raises(ModelError, match="does not compute vectors"):
         dual_encoder("small", predictor=predictor_of(KEPT["single-label"], tiny_encoder))

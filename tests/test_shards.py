@@ -133,10 +133,10 @@ def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--input", "-"], "stdin cannot be read twice"),
+        (["--input", "-"], "it reads the input twice"),
         (["a text"], "work only with --input FILE"),
-        ("--input ROWS --output made.csv".split(), "parts that can be concatenated"),
-        ("--input ROWS --output made.conll --format conll".split(), "parts that can be concatenated"),
+        ("--input ROWS --output made.csv".split(), "files that can be concatenated"),
+        ("--input ROWS --output made.conll --format conll".split(), "files that can be concatenated"),
     ],
 )
 def test_what_has_no_parts_is_refused(more, message, models, rows, capsys):

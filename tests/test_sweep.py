@@ -166,7 +166,7 @@ verify: [true, false]
         (7, "adam_beta1.high: .*1.5"),
         (8, "max_length: .*not divisible"),
         (9, "seeds: cannot be swept"),
-        (10, "data.limit: cannot be swept .* other rows"),
+        (10, "data.limit: cannot be swept: .* other rows"),
         (11, "task: cannot be swept"),
         (13, "peft.r: contradicts peft"),
         (14, "max_grad_norm: expected a range or a list of choices, found the number 1.0"),

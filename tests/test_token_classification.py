@@ -583,7 +583,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder, tmp_path):
     assert {word["tag"] for word in predictor("the cat was bad")["words"]} <= set(tags)
     (tmp_path / "dev.conll").write_text("the O\ncat B-LOC\n")
     assert bertkit.evaluate(tmp_path, data=tmp_path / "dev.conll", task="token-classification")["rows"] == 1
-    for wrong, said in (("I-A I-B I-C", "without O"), ("O B-A X", "not tags such as")):
+    for wrong, said in (("I-A I-B I-C", "lack O"), ("O B-A X", "not tags such as")):
         model.config.id2label = dict(enumerate(wrong.split()))
         model.save_pretrained(tmp_path)
         small.raises(ModelError, said, bertkit.load, tmp_path, task="token-classification")
@@ -604,7 +604,7 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
     file = write_recipe(tmp_path, tiny_encoder)
     for override, message in (
         ("task.context=document", "needs to know which sentences belong together"),
-        ("task.labels=[ANIMAL]", r"task\.labels does not name: SENSE"),
+        ("task.labels=[ANIMAL]", r"task\.labels lacks: SENSE"),
     ):
         small.raises(bertkit.UserError, message, train, load_recipe(file, [override]), tmp_path / "run")
     assert not (tmp_path / "run/recipe.yaml").exists()
@@ -631,12 +631,12 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     ]
     with torch.no_grad():
         model.crf.transitions.fill_(float("nan"))
-    small.raises(ModelError, "its CRF is not finite", ask(task, model), "the cat")
+    small.raises(ModelError, "its CRF contains NaN or infinity", ask(task, model), "the cat")
     words = Dataset.from_dict({"tokens": [["cat"]]})
     emissions = np.full((1, len(task.tags)), np.nan, np.float32)
     small.raises(
         ModelError,
-        "not finite for 1 of 1 rows",
+        "NaN or infinity for 1 of 1 rows",
         task.decode,
         [Emissions(emissions, None)],
         task.encode(words),

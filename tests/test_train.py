@@ -523,7 +523,7 @@ def test_findings_that_fail_stop_before_a_model_is_built(tiny_encoder, tmp_path,
     )
     for split in ("validation", "test"):
         small.write_rows(tmp_path / f"{split}.jsonl", [{"text": "a cat", "label": "good"}])
-    small.raises(DataError, "nothing to learn", train, recipe, tmp_path / "run")
+    small.raises(DataError, "only one label", train, recipe, tmp_path / "run")
 
 
 def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path, monkeypatch):
@@ -625,7 +625,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(overrides, sai
     [
         ("early_stopping={patience: 1}", DataError, "no validation split"),
         ("seeds=[1, 2]", DataError, "no validation split"),
-        ("training.save_strategy=best", RecipeError, "save_strategy: the best checkpoint is selected on val"),
+        ("training.save_strategy=best", RecipeError, "save_strategy: best needs validation rows"),
     ],
 )
 def test_what_needs_a_validation_split_is_refused_without_one(override, kind, said, tiny_encoder, tmp_path):
@@ -639,7 +639,7 @@ def test_more_labels_than_a_model_may_have_are_refused_before_training(tiny_enco
     monkeypatch.setattr(encoders, "LONGEST", 1)
     small.refuses(
         DataError,
-        "data: 2 labels, where a model has 1 at most",
+        "data: found 2 labels; at most 1 are supported",
         small.recipe(tmp_path, tiny_encoder),
         tmp_path,
     )
@@ -771,20 +771,20 @@ UNSUITED = {
     "name of ours": (
         "single-label",
         [Named(accuracy=0.123)],
-        "returned a score called accuracy, as there is already",
+        "returned a score called accuracy, which exists already",
     ),
     "twice": (
         "single-label",
         [Named(mine=1.0), Named(mine=0.0)],
-        "returned a score called mine, as there is already",
+        "returned a score called mine, which exists already",
     ),
     "of regression": (
         "regression",
         [Named(pearson=1.0)],
-        "returned a score called pearson, as there is already",
+        "returned a score called pearson, which exists already",
     ),
     **{
-        task: (task, [Hits()], "have no pairs of prediction")
+        task: (task, [Hits()], "does not support metrics of your own")
         for task in ("similarity-in-batch", "retrieval", "mlm")
     },
 }

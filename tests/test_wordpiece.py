@@ -186,7 +186,7 @@ def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus, tmp_path, 
     (tmp_path / "few.txt").write_text("low lower lowest\n" * 9)
     caplog.clear()
     assert len(train_tokenizer([tmp_path / "few.txt"], tmp_path / "few", vocab_size=60)) == 24
-    assert "no more than these, of 60 requested" in caplog.text
+    assert "only these tokens, of 60 requested" in caplog.text
     assert "no room for BERT's own ids" in caplog.text
     assert "9 texts, 27 words, 7 characters\n" in caplog.text
 
@@ -202,7 +202,7 @@ def test_rare_characters_are_left_out_and_counted(tmp_path, caplog):
     assert tokenizer.tokenize("abc yab") == ["abc", "[UNK]"]
     assert "7 characters, 3 rarer ones become [UNK], 37.50% of the tokens" in caplog.text
     assert (
-        "with an alphabet of 4 characters the corpus gives no more than these, of 60 requested" in caplog.text
+        "with an alphabet of 4 characters the corpus yields only these tokens, of 60 requested" in caplog.text
     )
 
 
@@ -391,7 +391,7 @@ def test_a_vocabulary_that_can_not_hold_the_alphabet(tmp_path):
     assert len(train_tokenizer([file], tmp_path / "out", vocab_size=11, min_frequency=1)) == 11
     for files, said_of_them in (
         ([], "no files"),
-        ([write(tmp_path / "blank.txt", ["", " \t "])], "holds no words"),
+        ([write(tmp_path / "blank.txt", ["", " \t "])], "contains no words"),
     ):
         small.raises(DataError, said_of_them, train_tokenizer, files, tmp_path / "none")
 

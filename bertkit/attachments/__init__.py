@@ -1,1 +1,1 @@
-"""Extras of a training that the engine does not know: used rows, Muon, distillation."""
+"""Attachments, which the engine does not know: used rows, Muon, distillation."""

@@ -78,18 +78,20 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     problems = []
     if predictor.task.name != task.name:
         problems.append(
-            Problem(WHERE, f"{spec.teacher} was trained for {predictor.task.name}, not {task.name}")
+            Problem(
+                WHERE,
+                f"{spec.teacher} was trained for {predictor.task.name}, not {task.name}",
+                "Use a teacher for the same task as the student's.",
+            )
         )
     elif predictor.task.unit != task.unit:
         what = f"{spec.teacher} has a tag for {predictor.task.unit}, not for {task.unit}"
-        problems.append(Problem(WHERE, what, f"Write  task: {{words: {predictor.task.unit}}}"))
+        problems.append(Problem(WHERE, what, f"Set task: {{words: {predictor.task.unit}}}."))
     else:
         for option, ours in targets.must_match(task).items():
             if (theirs := targets.must_match(predictor.task)[option]) != ours:
                 what = f"{option} is {short_repr(theirs)}, the student's is {short_repr(ours)}"
-                problems.append(
-                    Problem(WHERE, what, f"Write  task: {{{option}: …}}  with the teacher's value.")
-                )
+                problems.append(Problem(WHERE, what, f"Set task: {{{option}: …}} to the teacher's value."))
     ours = task.tokenizer
     theirs = predictor.task.tokenizer
     if ours.get_vocab() != theirs.get_vocab():
@@ -101,7 +103,7 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     limit = resolve_max_length(Encoder(spec.teacher, vet(folder), "folder"), theirs, None)
     if limit < task.max_length:
         what = f"it reads {limit} tokens, the student {task.max_length}"
-        problems.append(Problem(WHERE, what, f"Write  model: {{max_length: {limit}}}"))
+        problems.append(Problem(WHERE, what, f"Set model: {{max_length: {limit}}}."))
     if problems:
         raise ModelError(problems)
     return Teacher(folder, predictor)
@@ -117,7 +119,7 @@ def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> 
         raise ModelError(
             WHERE,
             f"its vectors have {theirs:,} numbers, the student's {ours:,}",
-            f"Give the student a dense layer:  task: {{dense: {theirs}}}",
+            f"Set task: {{dense: {theirs}}}, which gives the student a dense layer.",
         )
 
 
@@ -131,7 +133,9 @@ def keep_layers(model: Any, count: int) -> Any:
     total = int(config.num_hidden_layers)
     if count > total:
         raise ModelError(
-            "distillation.student.layers", f"{count} layers to keep, but the encoder has {total}"
+            "distillation.student.layers",
+            f"{count} layers to keep, but the encoder has {total}",
+            "Keep fewer layers.",
         )
     homes = [
         (owner, name)
@@ -143,7 +147,7 @@ def keep_layers(model: Any, count: int) -> Any:
         raise ModelError(
             "distillation.student",
             f"the layers of a {config.model_type} are of several kinds and cannot be removed one by one",
-            "Remove this section and name a smaller model.",
+            "Remove this section, and use a smaller encoder.",
         )
     owner, name = homes[0]
     stack = getattr(owner, name)
@@ -211,7 +215,7 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
         raise UserError(
             cache_root(),
             f"the teacher's outputs cannot be cached ({error.strerror or error})",
-            "Start again. If this happens again, free some space, or name another folder in BERTKIT_CACHE.",
+            "Start again. If it fails again, free some space, or set BERTKIT_CACHE to another folder.",
         ) from error
     source = "from the cache" if hit else f"computed in {time.monotonic() - started:.0f} s"
     logger.info("teacher: %s features (%s)", f"{len(features):,}", source)
@@ -240,8 +244,8 @@ def _write(features: Dataset, teacher: Teacher, folder: Path) -> None:
                 if not all(np.isfinite(row).all() for row in targets):
                     raise ModelError(
                         WHERE,
-                        "its outputs are not finite",
-                        "Its weights are damaged, or its training diverged.",
+                        "its outputs contain NaN or infinity",
+                        "Its weights are damaged or its training diverged: use another teacher.",
                     )
                 stream.write_batch(pa.record_batch([pa.array(targets, kind)], schema=schema))
         raw.flush()

@@ -82,7 +82,7 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
     factor = int(trainer.accelerator.gather(torch.tensor([parts], device=trainer.args.device)).max())
     if factor > 1:
         what = (
-            "%d rows at a time do not fit into memory: micro-batches are split into %d, steps stay the same"
+            "%d rows at a time do not fit into memory: micro-batches are split into %d, with the same steps"
         )
         logger.warning(what, units, factor)
     return factor

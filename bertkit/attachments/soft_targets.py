@@ -1,4 +1,4 @@
-"""Soft targets: what a student learns from a teacher, task by task (Hinton et al. 2015)."""
+"""Soft targets: a teacher's outputs that a student is trained on, task by task (Hinton et al. 2015)."""
 
 from __future__ import annotations
 
@@ -156,6 +156,6 @@ def soft_targets_of(task: Task) -> SoftTargets:
         raise UserError(
             "distillation",
             f"{task.name} cannot be distilled",
-            f"Remove it; what can be distilled: {', '.join(SOFT_TARGETS)}.",
+            f"Remove it. Tasks that can be distilled: {', '.join(SOFT_TARGETS)}.",
         )
     return SOFT_TARGETS.get(task.name) or SoftTargets(*task.soft_targets())

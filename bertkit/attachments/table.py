@@ -1,4 +1,4 @@
-"""The attachments that a training may have, in the order in which their hooks run."""
+"""bertkit's own attachments, in the order in which their hooks run."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def of_user(compute_loss_func: Any, attachments: Any) -> tuple[Attachment, ...]:
             "compute_loss_func",
             "expected a function of outputs, labels and num_items_in_batch, found "
             f"{describe(compute_loss_func)}",
+            "Pass the function itself: compute_loss_func=my_loss.",
         )
     listed = attachments if isinstance(attachments, list | tuple) else [attachments]
     for attachment in listed:

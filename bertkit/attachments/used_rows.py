@@ -155,7 +155,7 @@ class UsedRows(nn.Embedding):
                 raise UserError(
                     "training.used_embeddings",
                     f"the tokens with ids {sorted({*input[absent].tolist()})[:8]} are in no training row",
-                    "Write training: {used_embeddings: false}, and please report this.",
+                    "Set training: {used_embeddings: false}, and report this.",
                 )
             return embedding(places, self.weight, self.padding_idx)
         vectors = embedding(places.clamp(min=0), self.weight)

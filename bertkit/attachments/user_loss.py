@@ -51,7 +51,7 @@ class UserLoss(Attachment):
             "task.class_weights": self.task.options.model_dump().get("class_weights"),
             "training.label_smoothing_factor": args.label_smoothing_factor,
         }
-        fix = f"Remove it; what it does can be done in {name_of(self.function)}."
+        fix = f"Remove it, or do the same in {name_of(self.function)}."
         if problems := [
             Problem(key, f"has no effect with {WHERE}", fix) for key, value in unused.items() if value
         ]:
@@ -73,13 +73,15 @@ class UserLoss(Attachment):
         inputs = self._inputs(outputs, batch)
         name = name_of(self.function)
         torch.manual_seed(0)
-        with translated(Exception, RecipeError, WHERE, f"{name} failed on a first micro-batch"):
+        with translated(
+            Exception, RecipeError, WHERE, f"{name} failed on a first micro-batch", "Correct the function."
+        ):
             value = self.function(*inputs, count)
         if not (isinstance(value, Tensor) and value.ndim == 0 and value.isfinite() and value.requires_grad):
             raise RecipeError(
                 WHERE,
                 f"{name} returned {short_repr(value)}",
-                "Return a tensor of one finite number, which has its gradient from the outputs.",
+                "Return a tensor of one finite number that is computed from the outputs.",
             )
         return value
 
@@ -88,7 +90,7 @@ class UserLoss(Attachment):
             raise RecipeError(
                 WHERE,
                 f"{self.task.name} ({self.task.describe()}) has no labels to compare outputs with one by one",
-                "Change its own loss by `wrap_loss` of a bertkit.Attachment.",
+                "Change the task's own loss in `wrap_loss` of a bertkit.Attachment.",
             )
         return inputs
 
@@ -102,7 +104,8 @@ class UserLoss(Attachment):
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         if not self.divides:
             logger.warning(
-                "%s does not divide by num_items_in_batch, so it is taken for the mean of a micro-batch. "
-                "If it is not one, steps with accumulation or several processes are approximate.",
+                "%s does not divide by num_items_in_batch, so it is treated as the mean of a micro-batch. "
+                "Divide the sum of the losses by num_items_in_batch: then accumulation and several "
+                "processes are exact.",
                 name_of(self.function),
             )

@@ -52,23 +52,23 @@ def calibrate(
 ) -> Json:
     """Fit temperature and thresholds of a trained model again, and write them into its config.json.
 
-    What the recipe fixed is fitted too. source: a run, or a model folder trained by bertkit.
+    Values that the recipe sets are fitted too. source: a run, or a model folder trained by bertkit.
     data: labelled rows, as for `evaluate`; None: the run's validation rows. overrides: as for `evaluate`.
-    precision: instead of the threshold of best F1, the lowest one of each label with at least this precision
-    on these rows; below it a single label is None. recall: the highest one with at least this recall.
-    overall: one threshold of all labels, with this precision over all answers. label: only the threshold of
-    this label is fitted, and all else stays; a single label is then given from its threshold on, also where
-    another one is more probable, and below it never. A label whose threshold was chosen on fewer than 10 rows
-    that have it is named in a warning.
+    precision: each label gets the lowest threshold with at least this precision on these rows, instead of the
+    threshold of best F1. Below it, a single label is None. recall: the highest threshold with at least this
+    recall. overall: one threshold for all labels, with this precision over all answers.
+    label: only the threshold of this label is fitted; everything else stays. A single label is then predicted
+    whenever its probability reaches the threshold, even if another label is more probable, and never below.
+    A warning lists labels whose threshold was chosen on fewer than 10 rows with that label.
 
     Returns `rows`, `sha256` of the rows, `goal`, `options` (what is now in use), and `before` (with what the
     run was scored). These are also written into config.json and into the run's results.json, whose scores
     stay as they are. `labels` has for each label its `threshold`, `precision`, `recall`, `f1` and `support`
-    on these rows. `overall`, where there are labels, has the `accuracy` of rows, the `precision` of all
-    labels given, and of single labels the share of rows `answered` with one. Both have the same under
+    on these rows. If there are labels, `overall` has the `accuracy` of rows, the `precision` of all
+    predicted labels, and, for single labels, the share of rows `answered` with one. Both have the same under
     `before`, with the options in use so far.
-    Raises ModelError, DataError, RecipeError, and UserError where there is nothing to fit, or the goal is out
-    of reach.
+    Raises ModelError, DataError, RecipeError, and UserError if there is nothing to fit, or no threshold
+    reaches the goal.
 
     >>> bertkit.calibrate("runs/quickstart")["options"]["temperature"] > 0
     True
@@ -78,7 +78,7 @@ def calibrate(
     goal = threshold_target(predictor.task, precision, recall, label, overall)
     split, rows = rows_of_split(source, predictor, data, None, ("validation",), overrides)
     if data is None and split != "validation":
-        raise DataError(source, "has no labelled validation rows", "Name labelled rows as `data`.")
+        raise DataError(source, "has no labelled validation rows", "Pass labelled rows as `data`.")
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
     log_findings(few_rows(scores["labels"], goal))
@@ -107,11 +107,13 @@ def _folder(source: str | Path) -> Path:
     """The model folder on this machine. Raises ModelError."""
     if not Path(source).expanduser().is_dir():
         raise ModelError(
-            source, "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
+            source, "no such folder", "Pass a run or a model folder; calibrate edits its config.json."
         )
     folder = model_folder(source)
     if "bertkit" not in read_json(folder / "config.json"):
-        raise ModelError(folder, "was not trained by bertkit: its config.json has no `bertkit` section")
+        raise ModelError(
+            folder, "its config.json has no `bertkit` section", "Pass a model trained by bertkit."
+        )
     return folder
 
 
@@ -128,6 +130,7 @@ def _fitted(
         raise UserError(
             "the model",
             f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit",
+            "Use it as it is.",
         )
     if not kind_of(task):
         return task, {"labels": []}

@@ -54,9 +54,11 @@ def threshold_target(
         name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None
     }
     if len(asked) > 1:
-        raise UserError("precision and recall exclude each other: give one of them")
+        raise UserError("precision and recall exclude each other: pass only one of them")
     if overall and (label or not asked):
-        raise UserError("overall goes with a precision or a recall, and not with a label")
+        raise UserError(
+            "overall needs a precision or a recall, and excludes a label: pass them so, or leave it out"
+        )
     kind = kind_of(task)
     about = f"a model for {task.name} ({task.describe()})"
     for name, value in {**asked, **({"label": 1.0} if label else {})}.items():
@@ -64,10 +66,10 @@ def threshold_target(
             raise UserError(
                 name,
                 f"{about} has no thresholds of labels",
-                "Models that give labels to texts have them, and those of two labels by cosine.",
+                "Use a model that labels texts, or one for sentence-similarity with two labels.",
             )
         if not 0 < value <= 1:
-            raise UserError(name, f"{value:g} is not above 0 and at most 1")
+            raise UserError(name, f"must be in (0, 1], got {value:g}")
     names = names_of(getattr(task.options, "labels", None))[kind == "by cosine" :]
     if label is not None and label not in names:
         raise UserError(
@@ -79,7 +81,7 @@ def threshold_target(
         raise UserError(
             "recall",
             f"{about} gives the best label or none: a threshold can only lower its recall",
-            "Give a precision, or the label whose recall it is.",
+            "Pass a precision, or the label whose recall is meant.",
         )
     metric, least = next(iter(asked.items()), ("f1", 0.0))
     return ThresholdTarget(metric, least, label, overall and kind != "by cosine")
@@ -153,10 +155,12 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
         if (values >= goal.least).any():
             limits[name] = float(curve.values[values >= goal.least][0 if goal.metric == "precision" else -1])
         else:
-            what = f"no threshold has a {goal.measure} on these rows; the best has {values.max():.4f}"
+            what = f"no threshold reaches a {goal.measure} on these rows; the best is {values.max():.4f}"
             problems.append(Problem(where, what))
     if problems:
-        raise UserError(problems)
+        raise UserError(
+            [*problems, Problem("", "the model is unchanged", "Lower the goal, or calibrate on more rows.")]
+        )
     if goal.overall:
         return {"thresholds": limits[ALL]}
     if goal.label is None:
@@ -191,7 +195,9 @@ def few_rows(labels: Sequence[Record], goal: ThresholdTarget) -> Iterator[Findin
     few = [f"{escape_controls(name)} {count}" for name, count in counts.items() if count < FEW_ROWS]
     if few:
         what = f"thresholds chosen on fewer than {FEW_ROWS} rows that have the label: {', '.join(few)}"
-        yield warn(what, "On new rows precision and recall may be far from those below. Label more rows.")
+        yield warn(
+            what, "Label more rows: on new rows, precision and recall may be far from the numbers below."
+        )
 
 
 def changes(before: LabelDecisions, after: LabelDecisions) -> Json:

@@ -1,5 +1,5 @@
-"""Texts and pairs of texts to tokens: truncated, windowed or refused past the length limit, and always
-counted; and what is said about lengths and unknown tokens.
+"""Texts and pairs of texts to tokens: truncated, windowed or rejected past the length limit, and always
+counted; and findings about lengths and unknown tokens.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def encode_texts(
     if overflow == "error" and max(lengths, default=0) > max_length:
         too_long = [(row, length) for row, length in enumerate(lengths) if length > max_length]
         raise RowsError(
-            (row, f"{length} tokens, {max_length} are allowed", "Raise model.max_length.")
+            (row, f"{length} tokens; at most {max_length} are allowed", "Raise model.max_length.")
             for row, length in too_long[:MAX_PROBLEMS]
         )
     columns: Encoded = {name: [] for name in (*names, "row", "length", "lost", "unread")}

@@ -1,3 +1,3 @@
-"""The engine of a training: one trainer, batches, checkpoints, resume, clock; it knows no extra and no
-program.
+"""The training engine: one trainer, batches, checkpoints, resume, clock; it knows no attachment and
+no program.
 """

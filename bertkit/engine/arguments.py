@@ -1,4 +1,4 @@
-"""transformers' arguments of a training, with what a recipe's `training:` adds to them."""
+"""transformers' training arguments, with what a recipe's `training:` adds to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine calls of the extras of a training, which it does not know."""
+"""The hooks that the engine calls, and that attachments override."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Steps(Protocol):
 
 
 class Attachment:
-    """An extra of a training: a subclass overrides the hooks it needs, which do nothing here.
+    """Your own code in a training run: a subclass overrides the hooks it needs; here they do nothing.
 
-    `train(…, attachments=[…])` takes instances, in the order in which their hooks run, after those of
-    bertkit. Each training works on shallow copies, so what one keeps on itself ends with it. An exception in
-    a hook ends the run.
+    `train(…, attachments=[…])` takes instances. Their hooks run in this order, after bertkit's own. Each
+    training run works on shallow copies, so attributes set on an instance end with the run. An exception in a
+    hook ends the run.
 
     >>> from torch.nn.utils import clip_grad_value_
     >>> class ClippedValues(bertkit.Attachment):

@@ -1,4 +1,4 @@
-"""Batches of features of similar length; a step has the same rows however it is divided."""
+"""Batches of features of similar length; a step has the same rows however it is split."""
 
 from __future__ import annotations
 

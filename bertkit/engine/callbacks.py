@@ -1,4 +1,4 @@
-"""Callbacks of a training: progress, metrics.jsonl and a graceful shutdown."""
+"""Callbacks of training: progress, metrics.jsonl and a graceful shutdown."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class CheckpointTrainer(Trainer):
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:  # by accelerate's configuration
             raise RecipeError(
                 "training",
-                "DeepSpeed and FSDP, which divide a model between processes, are not supported",
-                "Start it with torchrun: each process has the whole model.",
+                "DeepSpeed and FSDP, which shard a model across processes, are not supported",
+                "Start it with torchrun: each process holds the whole model.",
             )
 
     def checkpoint_files(self) -> Iterable[tuple[str, Any]]:
@@ -67,7 +67,7 @@ class CheckpointTrainer(Trainer):
                 if (aside / name).exists():
                     raise UserError(
                         "attachments",
-                        f"two things would be saved as {name}",
+                        f"two attachments would save {name}",
                         "Rename what `save_files` returns.",
                     )
                 if name.endswith(".safetensors"):
@@ -187,7 +187,7 @@ def other_optimizer(folder: Path) -> ModelError:
     """The error about a checkpoint from which the optimizer cannot continue."""
     return ModelError(
         folder,
-        "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)",
+        "the checkpoint has another optimizer or other trained weights (training.optim, freeze, peft)",
         AS_STARTED,
     )
 

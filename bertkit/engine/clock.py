@@ -1,4 +1,4 @@
-"""How far a training is, by its steps or by the time it may take, and learning rates that follow from it."""
+"""The progress of training, by its steps or its time budget, and the learning rates that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several tasks that are learned together: batches of one task, models that share an encoder, and their
+"""Several tasks that are trained together: batches of one task, models that share an encoder, and their
 losses.
 """
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a training continues from, and what must then be as it was."""
+"""The checkpoint that training continues from, and what must then be unchanged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def require_own_format(folder: Path) -> None:
         raise ModelError(
             folder,
             "was written by another version of bertkit or transformers, in a format that this one does not "
-            "read",
+            "support",
             "Finish the run with that version, or start a new run in another folder.",
         )
 
@@ -77,7 +77,9 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     lora = isinstance(model, PeftModel)
     weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)
     if not weights.is_file():
-        raise ModelError(folder, f"has no {weights.name}: peft is not what it was written with", AS_STARTED)
+        raise ModelError(
+            folder, f"has no {weights.name}: it was written with another peft section", AS_STARTED
+        )
     whole = model.state_dict()
     trained = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
     # with LoRA; peft may have written an embedding of these all the same

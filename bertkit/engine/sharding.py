@@ -1,4 +1,4 @@
-"""Evaluation during a training by several processes: each runs a part of the batches, and all receive all
+"""Evaluation during training by several processes: each runs a part of the batches, and all receive all
 results.
 """
 
@@ -43,7 +43,7 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
     device = torch.device("cuda") if distributed.get_backend() == "nccl" else torch.device("cpu")
     head = torch.tensor([len(content), batches], device=device)
     heads = [torch.empty_like(head) for _ in range(distributed.get_world_size())]
-    fix = "See the messages above; it may have run out of memory."
+    fix = "Read its messages above; it may have run out of memory."
     with translated(RuntimeError, UserError, "", "another process has ended", fix):
         distributed.all_gather(heads, head)
         sizes, counts = torch.stack(heads).T.tolist()
@@ -53,6 +53,6 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
         distributed.all_gather(gathered, padded)
     if len(set(counts)) > 1:
         raise UserError(
-            "", "the processes read different rows", "Data and model must be the same on every machine."
+            "", "the processes read different rows", "Use the same data and model on every machine."
         )
     return [part[:size].cpu().numpy().tobytes() for part, size in zip(gathered, sizes, strict=True)]

@@ -1,4 +1,4 @@
-"""What a training learns from and is evaluated on: the features of one task, or of several over one
+"""The data of training and of its evaluation: the features of one task, or of several over one
 encoder.
 """
 

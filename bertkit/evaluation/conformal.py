@@ -68,7 +68,7 @@ def inclusion_threshold(saved: Conformal, coverage: float) -> float:
         raise UserError(
             "coverage",
             f"{coverage:g} requires {needed:,} calibration rows, but the model has {rows:,}",
-            "Calibrate it on more rows, or ask for a lower coverage.",
+            "Calibrate it on more rows, or choose a lower coverage.",
         )
     rank = ceil((rows + 1) * _decimal(coverage))
     least = saved["gold"][(rank - 1) * len(saved["gold"]) // rows]
@@ -92,5 +92,5 @@ def _decimal(coverage: float) -> Fraction:
 def _rows_needed(coverage: float) -> int:
     """The fewest rows that allow this coverage. Raises UserError if it is not a share."""
     if not 0 < coverage < 1:
-        raise UserError("coverage", f"{coverage:g} is not between 0 and 1")
+        raise UserError("coverage", f"must be between 0 and 1, got {coverage:g}")
     return ceil(1 / (1 - _decimal(coverage))) - 1

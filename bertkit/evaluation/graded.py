@@ -61,7 +61,7 @@ class Graded:
         """
         raise UserError(
             "metrics",
-            "the answers of this task have no pairs of prediction and reference for metrics of your own",
+            "this task does not support metrics of your own: its answers are not single predictions",
             "Leave them out.",
         )
 
@@ -100,7 +100,11 @@ def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Score
     or does not return a dictionary of names and numbers.
     """
     with translated(
-        Exception, UserError, "metrics", f"{type(metric).__name__}.compute failed on these answers"
+        Exception,
+        UserError,
+        "metrics",
+        f"{type(metric).__name__}.compute failed on these answers",
+        "Correct the metric, or leave it out.",
     ):
         result = metric.compute(predictions=predictions, references=references)
     if not isinstance(result, Mapping) or not all(
@@ -125,9 +129,9 @@ def all_scores(graded: Graded, metrics: Sequence[Any]) -> Scores:
         if taken := sorted(numbers.keys() & scores.keys()):
             raise UserError(
                 "metrics",
-                f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is "
-                "already",
-                "Give it a name of its own.",
+                f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, which "
+                "exists already",
+                "Choose another name.",
             )
         scores |= numbers
     return scores

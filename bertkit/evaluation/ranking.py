@@ -95,7 +95,7 @@ class GradedSearches(Graded):
         """The scores of each query; some queries are measured at a time, which bounds memory."""
         rows_of = rows_by_query(self.rows)
         if not rows_of:
-            raise DataError("there are no judgements to score a ranking by")
+            raise DataError("data", "no row has a query to score a ranking by", "Add rows with a query.")
         names = list(rows_of)
         measured = dict[str, dict[str, float]]()
         for start in range(0, len(names), QUERIES):
@@ -178,7 +178,11 @@ def first_rows(rows: Dataset, side: str) -> dict[str, int]:
     for row, (name, text) in enumerate(zip(ids(rows, side), column_values(rows, side), strict=True)):
         _, other = seen.add(name, hash(text), row)
         if other is not None:
-            raise DataError(f"row {row + 1}", f"the {side} {name!r} has another text in row {other + 1}")
+            raise DataError(
+                f"row {row + 1}",
+                f"the {side} {name!r} has another text in row {other + 1}",
+                "Give every text its own id.",
+            )
     return seen.locations
 
 

@@ -64,13 +64,13 @@ def explain(
 ) -> list[Explanation]:
     """Explain a model's answers: which words led to each, by integrated gradients.
 
-    source, task, revision: as for `load`. rows: texts, rows or a frame, each explained by itself; the two
-    texts of a task that reads pairs. input: a file of rows in place of `rows`; columns, overrides: as for
+    source, task, revision: as for `load`. rows: texts, rows or a frame, each explained by itself; for a task
+    that reads pairs, two texts. input: a file of rows, instead of `rows`. columns, overrides: as for
     `predict`.
     Returns a dict for each row: `texts`, the `answer`, and `attributed`, the numbers behind it with
     `words`: column -> (start, end, attribution) of each word, None for one that was not read.
-    Raises ModelError, RecipeError, and DataError for a task whose answers are not explained, a row without
-    the task's columns, and an answer with nothing to explain.
+    Raises ModelError, RecipeError, and DataError: a task whose answers cannot be explained, a row without
+    the task's columns, or an answer with nothing to explain.
 
     >>> (explanation,) = bertkit.explain("runs/quickstart", ["Not bad at all."])
     >>> words = explanation["attributed"][0]["words"]["text"]
@@ -180,7 +180,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Record
         raise DataError(
             "",
             f"this model reads two texts together, {' and '.join(pair)}; {len(texts)} given",
-            "Give both texts, or rows that have both.",
+            "Pass both texts, or rows with both columns.",
         )
     return [dict(zip(pair, texts, strict=True))]
 
@@ -194,14 +194,14 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Record]) -> list[Exp
     if targets_of(predictor.task) is None:
         raise DataError(
             "the model",
-            f"answers of {predictor.task.name} are not explained",
-            f"What is explained: {', '.join(TARGETS)}.",
+            f"answers of {predictor.task.name} cannot be explained",
+            f"Use a model for one of these: {', '.join(TARGETS)}.",
         )
 
     def explained(number: int, row: str | Record) -> Explanation:
         explanation = explain_row(predictor, predictor.canonical([row], number - 1))
         if not explanation["attributed"]:
-            raise DataError(f"row {number}", predictor.task.no_words)
+            raise DataError(f"row {number}", predictor.task.no_words, "Leave this row out.")
         return explanation
 
     return [explained(number, row) for number, row in enumerate(predictor.rows_of(rows), 1)]

@@ -30,20 +30,20 @@ class batch:
 
     A batch is a dict of columns, a DataFrame of pandas or polars or a pyarrow.Table, and so is what is
     returned: the batch's own columns and the answers, under the names of csv output, such as `answer.label`
-    and `answer.scores.positive`. With `side`, there is one more column in their place: `vector`, fp32.
+    and `answer.scores.positive`. With `side`, the answers are replaced by one column, `vector`, in fp32.
 
-    Batches with the same columns get the same columns with the same types, also without rows: what an answer
-    lacks is missing there, such as the scores that `top_k` leaves out.
+    Batches with the same columns get the same columns with the same types, also without rows. Fields that an
+    answer does not have are missing values, such as the scores that `top_k` leaves out.
 
     The model is loaded for the first batch. A pickled copy has the arguments alone, and loads it again.
     Several threads may share a copy, which answers one batch after the other.
 
     source: as for `load`. side: of a model that gives vectors, whether texts get the prefix of queries, of
     documents or neither. columns: canonical column -> column of the batches. decisions: arguments of
-    `Predictor.with_decisions`. A call raises what `load`, `with_decisions` and a predictor do; and DataError
-    where the batch has a column of that name already, or the model is for retrieval, whose answers rank the
-    documents of all rows. With `context: document` a sentence is read with its neighbours in the batch, so a
-    batch should hold whole documents.
+    `Predictor.with_decisions`. A call raises what `load`, `with_decisions` and a predictor raise. It also
+    raises DataError if the batch already has such a column, or if the model is for retrieval, whose answers
+    rank the documents of all rows. With `context: document` a sentence is read with its neighbours in the
+    batch, so a batch should hold whole documents.
 
     >>> answer = bertkit.batch("runs/quickstart")  # ray.data.read_csv(…).map_batches(answer)
     >>> list(answer({"text": ["Not bad at all."]}))[:2]
@@ -71,7 +71,7 @@ class batch:
             raise DataError(
                 "",
                 f"expected a batch, a dict of columns or a frame, found {short_repr(rows)}",
-                "For texts and lists of rows: bertkit.load(…)(rows).",
+                "Pass texts and lists of rows to bertkit.load(…).",
             )
         with vars(self)["lock"]:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)
@@ -108,9 +108,9 @@ class batch:
         if predictor.task.schema.together:  # other processes may have them
             raise DataError(
                 "the model",
-                f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one "
-                "place here",
-                "It can give vectors: bertkit embed, or batch(…, side='document').",
+                f"a model for {predictor.task.name} ranks the documents of all rows together, and a batch "
+                "has only some of them",
+                "Compute vectors instead: bertkit embed, or batch(…, side='document').",
             )
         answers = [
             dict(flat(answer, "answer.")) for answer in predictor.stream(frame_rows(rows, predictor.reads))

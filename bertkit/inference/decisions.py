@@ -28,26 +28,26 @@ def decisions(
     rule = identity
     about = f"a model for {task.name} ({task.describe()})"
     if threshold is not None and coverage is not None:
-        raise UserError("threshold and coverage both decide on labels: give one of them")
+        raise UserError("threshold and coverage both decide on labels: pass only one of them")
     if threshold is not None:
         kind, option = task.decision
         if not option:
-            raise UserError("threshold", f"{about} has no decision threshold")
+            raise UserError("threshold", f"{about} has no decision threshold", "Leave it out.")
         if kind in ("single-label", "multi-label") and not 0 <= threshold <= 1:
-            raise UserError("threshold", f"{threshold:g} is not a probability")
+            raise UserError("threshold", f"must be between 0 and 1, got {threshold:g}")
         task = replace(task, options=task.options.model_copy(update={option: threshold}))
     if coverage is not None:
         kind = task.decision.kind
         if kind not in _SETS:
-            raise UserError("coverage", f"{about} does not support prediction sets")
+            raise UserError("coverage", f"{about} does not support prediction sets", "Leave it out.")
         if task.options.conformal is None:
             raise UserError("coverage", "the model has no calibration rows", "Calibrate it on labelled rows.")
         rule = partial(_SETS[kind], inclusion_threshold(task.options.conformal, coverage))
     if top_k is not None:
         if not task.always_has("scores"):
-            raise UserError("top_k", f"{about} has no label scores")
+            raise UserError("top_k", f"{about} has no label scores", "Leave it out.")
         if top_k < 1:
-            raise UserError("top_k", f"{top_k} is not above 0")
+            raise UserError("top_k", f"must be at least 1, got {top_k}")
         rule = partial(_best, top_k, rule)
     return task, rule
 

@@ -29,7 +29,9 @@ from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.base import Predict, Task
 from bertkit.text import Json
+from bertkit.validation import did_you_mean
 
+HOLD_OUT = ("validation", "test", "group_by", "seed")  # keys of `data:` that decide which rows are held out
 # of `data:`; not for a file given in its place
 OF_SOURCE = (
     "validation",
@@ -143,14 +145,19 @@ def rows_of_split(
     """
     unknown = [override for override in overrides if not override.lstrip("~").startswith("data.")]
     if unknown:
-        what = "only `data.` settings can be overridden here; the rest is part of the model"
-        raise RecipeError([Problem(f"override {override}", what) for override in unknown])
+        what = "is part of the model; only keys of `data` can be overridden here"
+        raise RecipeError([Problem(f"override {override}", what, "Leave it out.") for override in unknown])
     recipe = Path(source).expanduser() / "recipe.yaml"
     section = None if data is None else _section_of(data)
     if recipe.is_file():
         spec = load_recipe(recipe, overrides, check_files=section is None).data
+        trained = load_recipe(recipe, check_files=False).data
+        moved = [key for key in HOLD_OUT if getattr(spec, key) != getattr(trained, key)]
+        if section is None and moved and spec.source == trained.source:
+            what = "another hold-out has rows that the model was trained on"
+            raise RecipeError(f"override data.{moved[0]}", what, "Train again with it, or pass other rows.")
     elif section is None:
-        raise DataError(source, "has no data: it is not a run", "Name labelled rows as `data`.")
+        raise DataError(source, "has no data: it is not a run", "Pass labelled rows as `data`.")
     else:
         spec = parse_data_spec({**section, "columns": dict(predictor.columns)}, overrides)
     task = predictor.task
@@ -170,9 +177,12 @@ def rows_of_split(
     labelled = [name for name, rows in read.rows.items() if read.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in read.rows:
-        what = f"the data have no such split, only {', '.join(read.rows)}"
-        fix = f"Train with  data: {{{split}: 0.1}}  to hold rows out, or name labelled rows as `data`."
-        raise DataError(f"split {split}", what, fix)
+        have = f"the data have {', '.join(read.rows)}"
+        raise DataError(
+            "split",
+            f"no split {split!r}{did_you_mean(split, read.rows)}; {have}",
+            "Train with  data: {test: 0.1},  which holds it out, or pass labelled rows as `data`.",
+        )
     targets = task.schema.targets
     rows = read.rows[split]
     if targets and not set(targets) & set(rows.column_names):
@@ -181,7 +191,7 @@ def rows_of_split(
         raise DataError(
             str(data) if isinstance(data, str | Path) else f"split {split}",
             what,
-            f"If it has another name there: data.columns.{key}. Answers without scores: bertkit predict.",
+            f"If it has another name, map it: data.columns.{key}. For answers without scores, use predict.",
         )
     return split, rows
 
@@ -211,16 +221,15 @@ def evaluate(
     """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same
     layout.
 
-    data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken;
-        or rows as for `bertkit.train`, alone or by split.
-    split: by default test, validation or train: the first that has targets; of `data`, test.
+    data: a file in the layout of the run's data; a folder of split files, from which `split` (by default
+        test) is read; or rows as for `bertkit.train`, alone or by split.
+    split: by default the first of test, validation and train that has targets; with `data`, test.
     by: a column; the scores of each of its values are reported too.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
-    overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for
+    overrides: of keys of `data`, such as `data.columns.text=sentence`. revision, task, metrics: as for
     `load` and `score`.
-    Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data
-    alone, a
-    dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
+    Returns `split` and the result of `score`; for a run of several tasks, a dict of these by task, each
+    scored on its own data. Raises ModelError, RecipeError or DataError.
 
     >>> scores = bertkit.evaluate("runs/quickstart", split="test")
     >>> 0 <= scores["metrics"]["accuracy"] <= 1
@@ -231,15 +240,17 @@ def evaluate(
         if data is not None:
             raise RecipeError(
                 source,
-                "a run of several tasks, each of which is scored on its own data",
-                f"Name the run of one task: {source}/NAME",
+                "is a run of several tasks, and each is scored on its own data",
+                f"Pass {source}/NAME, the run of one task.",
             )
         of_task = partial(
             evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
         )
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     if split is not None and isinstance(data, str | Path) and not Path(data).is_dir():
-        raise RecipeError("", "`split` names a split of the run's data, `data` a file: give one of them")
+        raise RecipeError(
+            "", "`split` is a split of the run's data, `data` another file: pass only one of them"
+        )
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     split, rows = rows_of_split(source, predictor, data, split, ("test", "validation"), overrides)
@@ -261,14 +272,16 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     if not 1 <= depth <= MAX_HITS:
         raise UserError(
             "depth",
-            f"{depth}, where 1 to {MAX_HITS} is expected",
+            f"expected 1 to {MAX_HITS}, found {depth}",
             f"The retriever returns the first {MAX_HITS} documents of a query.",
         )
     task = retriever.task
     if not task.schema.together:
-        raise UserError("the model", f"reranking is for models for retrieval, not for {task.name}")
+        raise UserError(
+            "the model", f"a model for {task.name} retrieves no documents", "Use a model for retrieval."
+        )
     if not ranker.task.ranks:
-        raise UserError("rerank", f"a model for {ranker.task.name}", "Name one for text-ranking.")
+        raise UserError("rerank", f"is a model for {ranker.task.name}", "Use one for text-ranking.")
     answers = list(task.answer(rows, retriever.predict_features))
     graded = task.grade(reranked(answers, rows, ranker, depth), rows)
     return {

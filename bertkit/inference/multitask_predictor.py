@@ -67,7 +67,7 @@ class MultiTaskPredictor:
                 raise UserError(
                     "",
                     f"no task {name!r}{did_you_mean(name, self.tasks)}",
-                    f"It has {', '.join(self.tasks)}.",
+                    f"Choose among {', '.join(self.tasks)}.",
                 )
         return MultiTaskPredictor({name: self.tasks[name] for name in names}, self.encoder)
 
@@ -110,7 +110,7 @@ class MultiTaskPredictor:
             return self
         for name, part in self.tasks.items():
             if name not in readers:
-                logger.warning("task %s is left out: it reads %s", name, read_together(part.task))
+                logger.warning("task %s is left out: it needs %s", name, read_together(part.task))
         return self.only(*readers)
 
     def _items(self, features: Record) -> dict[str, list[Any]]:
@@ -156,7 +156,9 @@ def load_any(
     of_one = {"task": task, "revision": revision, **decisions, **others}
     if taken := [name for name, value in of_one.items() if value is not None]:
         raise UserError(
-            source, f"a run of several tasks takes no {taken[0]}", f"Name the run of one task: {source}/NAME"
+            source,
+            f"a run of several tasks does not support {taken[0]}",
+            f"Pass {source}/NAME, the run of one task.",
         )
     return load_tasks(source)
 
@@ -174,7 +176,7 @@ def load_tasks(
     file = Path(folder).expanduser() / "recipe.yaml"
     recipe = read(file, check_files=False)
     if not isinstance(recipe, MultiTaskRecipe):
-        raise ModelError(folder, "a run of one task", "bertkit.load(…) loads it.")
+        raise ModelError(folder, "is a run of one task", "Load it with bertkit.load.")
     tasks = {
         name: load(file.with_name(name), precision=precision, batch_size=batch_size) for name in recipe.tasks
     }
@@ -188,14 +190,15 @@ def load_tasks(
         if type(model.base_model) is not type(models[first][0].base_model):
             raise ModelError(
                 str(file.with_name(name)),
-                f"its encoder reads texts in another way than that of {first} "
-                f"({type(model.base_model).__name__})",
+                f"its encoder differs from the encoder of {first} ({type(model.base_model).__name__})",
                 _ONE_BY_ONE,
             )
         for key, tensor in model.base_model.state_dict().items():
             if key.partition(".")[0] in parts[name] and not (key in shared and tensor.equal(shared[key])):
                 raise ModelError(
-                    str(file.with_name(name)), f"{key} of its encoder is not that of {first}", _ONE_BY_ONE
+                    str(file.with_name(name)),
+                    f"its encoder differs from the encoder of {first}: {key}",
+                    _ONE_BY_ONE,
                 )
     share_encoder([models[first], *models.values()])
     encoder = CachedEncoder(models[first][0].base_model.forward)

@@ -29,7 +29,9 @@ class OnnxModel:
             arrays = self.session.run(self.outputs, {name: batch[name] for name in self.inputs})
         except Exception as error:  # ONNX Runtime's errors share no class of their own
             shapes = ", ".join(f"{name} {batch[name].shape}" for name in self.inputs)
-            raise ModelError(GRAPH, f"cannot be run on {shapes}: {first_line(error)}") from error
+            raise ModelError(
+                GRAPH, f"cannot be run on {shapes}: {first_line(error)}", "Export the run again."
+            ) from error
         return dict(zip(self.outputs, arrays, strict=True))
 
 
@@ -72,5 +74,7 @@ def open_model(folder: Path, outputs: Sequence[str], columns: Sequence[str]) -> 
     lacking = [name for name in outputs if name not in computed]
     if lacking or (unknown := [name for name in inputs if name not in columns]):
         what = f"it has no output {', '.join(lacking)}" if lacking else f"it needs {', '.join(unknown)}"
-        raise ModelError(file, f"is not the graph that config.json describes: {what}")
+        raise ModelError(
+            file, f"is not the graph that config.json describes: {what}", "Export the run again."
+        )
     return OnnxModel(session, inputs, outputs)

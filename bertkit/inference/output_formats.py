@@ -31,7 +31,7 @@ def writer_of(
     Raises DataError where the model gives other answers, or the file has another name.
     """
     if not predictor.task.always_has("entities"):
-        raise DataError(f"format {name}", "is for models that find entities", "Leave it out.")
+        raise DataError(f"format {name}", "is only for models that find entities", "Leave it out.")
     if name == "entities":
         return None
     suffixes, write = OUTPUT_FORMATS[name]
@@ -79,7 +79,7 @@ def _write_conll(columns: Record, file: IO[str], pairs: Pairs) -> None:
                 raise DataError(
                     f"row {number}",
                     f"the word {word['word']!r} is empty or contains a space, which CoNLL cannot hold",
-                    "Write the format `entities`.",
+                    "Use the format `entities`.",
                 )
             file.write(f"{word['word']}\t{word['tag']}\n")
         file.write("\n")

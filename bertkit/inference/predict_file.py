@@ -65,6 +65,7 @@ class _Checked:
                 raise DataError(
                     f"{self.file}, row {number}",
                     f"no column {', '.join(map(repr, absent))}; found {', '.join(map(str, row))}",
+                    "Add the column to this row, or leave the row out.",
                 )
             self.count += 1
             yield row
@@ -89,17 +90,19 @@ def predict(
     """Answer every row of a file, in constant memory; returns the number of rows. For texts:
     `bertkit.load(…)(texts)`.
 
-    source, task, revision: as for `load`, or a run of several tasks. input: csv, tsv, xlsx, json, jsonl,
-    parquet, conll, or txt with a text a line; "-": lines of stdin, each a JSON object or a text. In a run of
-    several tasks, a task answers if it reads the columns of the first row. output: .jsonl, the row's own
-    columns and its `answer`; .csv or .xlsx, with columns such as `answer.label`, empty where an answer lacks
-    them; None: jsonl to stdout, where lines of stdin are answered one by one. csv has the delimiter and
-    encoding of a csv file that was read, and an apostrophe before what a spreadsheet would run as a formula.
+    source, task, revision: as for `load`, or a run of several tasks. Each task then predicts if it reads the
+    columns of the first row.
+    input: csv, tsv, xlsx, json, jsonl, parquet, conll, or txt with a text per line. "-": lines of stdin, each
+    a JSON object or a text.
+    output: .jsonl, with the row's own columns and its `answer`; .csv or .xlsx, with columns such as
+    `answer.label`, empty if an answer lacks them. None: jsonl to stdout, where each line of stdin is answered
+    before the next is read. A csv output has the delimiter and encoding of the csv input. Cells that a
+    spreadsheet would evaluate as a formula are prefixed with an apostrophe.
     columns: column that the model reads -> its name in the file. overrides: how the file is written, such as
-    `data.delimiter=";"`; by default as the data of the run.
-    format: `entities`, a row for each; `masked`, texts without them; `conll`, or `label-studio`.
-    raw_cells: leave cells of csv as they are, also those that a spreadsheet would run as a formula.
-    shard: `i/n`, the i-th of n parts of the rows; the parts of jsonl, one after the other, are the whole.
+    `data.delimiter=";"`; by default like the data of the run.
+    format: `entities`, a row for each entity; `masked`, texts without them; `conll`, or `label-studio`.
+    raw_cells: write csv cells unchanged, without apostrophes.
+    shard: `i/n`, the i-th of n parts of the rows; the concatenated parts of jsonl are the whole.
     threshold, coverage, top_k: as for `Predictor.with_decisions`.
     Raises UserError, ModelError, RecipeError or DataError, and then leaves no output.
 
@@ -111,14 +114,16 @@ def predict(
     part = Shard.parse(shard)
     suffix = target.suffix if target else ".jsonl"
     if raw_cells and suffix != ".csv":
-        raise UserError("raw_cells", "only csv output has cells")
+        raise UserError("raw_cells", "only csv output has cells", "Leave it out, or write .csv.")
     if file == "-" and part:
-        raise UserError("input -", "stdin cannot be read twice, as for a shard", "Name a file of rows.")
+        raise UserError(
+            "input -", "a shard needs a file, because it reads the input twice", "Use a file of rows."
+        )
     if part and (format not in (None, "entities", "masked") or suffix != ".jsonl"):
         raise UserError(
             "shard",
-            "only parts that can be concatenated are written",
-            "Write .jsonl, also in the formats entities and masked.",
+            "parts of an output must be files that can be concatenated",
+            "Write .jsonl; the formats entities and masked are possible too.",
         )
     decisions = {"threshold": threshold, "coverage": coverage, "top_k": top_k}
     predictor: Any = load_any(source, task, revision, decisions, format=format, shard=shard)
@@ -216,7 +221,7 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
     if unknown := [name for name in columns if name not in readable]:
         raise DataError(
             "column",
-            f"this model reads no column {', '.join(map(repr, unknown))}",
+            f"the model does not read {', '.join(map(repr, unknown))}",
             f"It reads {', '.join(sorted(readable))}.",
         )
     changed = {name: replace(part, columns={**part.columns, **columns}) for name, part in parts.items()}
@@ -249,7 +254,7 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, Json]]:
     if file == "-":
         if sys.stdin is None:
-            raise DataError("", "stdin is closed", "Write lines to it, or name a file.")
+            raise DataError("", "stdin is closed", "Write lines to it, or use a file.")
         return read_stream(sys.stdin.buffer, "stdin", spec)
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 

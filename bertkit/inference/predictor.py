@@ -45,7 +45,7 @@ class Predictor:
 
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe maps them.
-    rule: changes the task's answers; see `with_decisions`, whose arguments so far `rules` has.
+    rule: changes the task's answers; see `with_decisions`. rules: the arguments that it was called with.
 
     >>> model = bertkit.load("runs/quickstart")
     >>> sum(1 for answer in model.stream(f"text {n}" for n in range(100)))
@@ -100,10 +100,10 @@ class Predictor:
     def __call__(self, rows: Row | Sequence[Row] | None = None, /, **row: Any) -> Answer | list[Answer]:
         """The answer to one text or row, or the list of answers to several; or to `question=…, context=…`.
 
-        rows: as for `stream`. `frame` gives answers as a table.
+        rows: as for `rows_of`. `frame` returns answers as a table.
         """
         if row and rows is not None:
-            raise DataError("", f"give rows, or the columns of one row ({', '.join(row)}), not both")
+            raise DataError("", f"pass rows, or the columns of one row ({', '.join(row)}), not both")
         rows = row if rows is None else rows
         return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
 
@@ -117,8 +117,8 @@ class Predictor:
         if not task.gives("vector"):
             raise UserError(
                 "the model",
-                f"a model for {task.name} gives no vectors of texts",
-                "bertkit.Features gives vectors from the layers of any encoder.",
+                f"a model for {task.name} does not compute vectors of texts",
+                "Use bertkit.Features, which takes vectors from the layers of any encoder.",
             )
         checked = _texts(texts)
         read = checked or ["a"]  # without texts, any text shows the size
@@ -130,7 +130,7 @@ class Predictor:
             cut += sum(lost > 0 for lost in features["lost"])
             parts.append(stacked(self.predict_features(features)))
         if cut:
-            logger.warning("%d of %d texts are cut at %d tokens", cut, len(read), task.max_length)
+            logger.warning("%d of %d texts are truncated at %d tokens", cut, len(read), task.max_length)
         return np.concatenate(parts)[: len(checked)]
 
     def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[Answer]:
@@ -161,9 +161,9 @@ class Predictor:
         """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its
         index.
 
-        Columns are the answer's own, such as `label` and `score`, one per label with its probability, and for
-        nested answers those of csv output, such as `entities`, as JSON. They are the same whatever the
-        answers are, also without rows: a score that `top_k` leaves out is missing. Raises DataError as
+        Columns are the answer's fields, such as `label` and `score`, and one per label with its probability.
+        Nested answers have the columns of csv output, such as `entities`, as JSON. The columns do not depend
+        on the rows: a score that `top_k` leaves out is missing. Raises DataError as
         `stream` does.
         """
         others = self.rows_of(rows)
@@ -249,14 +249,16 @@ def _iterator(rows: Iterable[T]) -> Iterator[T]:
     try:
         return iter(rows)
     except TypeError:  # such as an array without a dimension
-        raise DataError("", f"expected texts or rows, found {rows!r:.60}") from None
+        raise DataError(
+            "", f"expected texts or rows, found {rows!r:.60}", "Pass a text, a row, or a list."
+        ) from None
 
 
 def _texts(texts: Iterable[Any]) -> list[str]:
     if is_frame(texts) or isinstance(texts, Mapping):
-        raise DataError("", "columns, where texts are expected", 'Give one of them: encode(frame["text"]).')
+        raise DataError("", "expected texts, found columns", 'Pass one of them: encode(frame["text"]).')
     if isinstance(texts, str):
-        raise DataError("", "one text, where texts are expected", "Give a list: encode([text]).")
+        raise DataError("", "expected several texts, found one", "Pass a list: encode([text]).")
     values = list(_iterator(texts))
     problems = Problems()
     for number, text in enumerate(values, 1):
@@ -277,16 +279,16 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
             raise ModelError(
                 source,
-                "a run of several tasks",
-                f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all.",
+                "is a run of several tasks",
+                f"Use one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all.",
             )
-        raise ModelError(source, "this run has no model yet", "Resume its training.")
+        raise ModelError(source, "the run has no model yet", "Resume its training.")
     if path.is_dir():
         require_model(path)
     if path.exists():
-        raise ModelError(source, "is neither a run nor a model folder, but a file", "Name its folder.")
+        raise ModelError(source, "is a file", "Pass the run or model folder.")
     if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
-        raise ModelError(source, "no such folder")
+        raise ModelError(source, "no such folder", "Check the path.")
     return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
 
 
@@ -300,7 +302,7 @@ def load(
 ) -> Predictor:
     """The predictor of a run folder, a model folder, an exported folder or a Hub id.
 
-    task: for a model not trained by bertkit, the task whose documented defaults it gets.
+    task: for an external model, the task whose documented defaults it gets.
     precision: by default bf16 where this machine computes faster in it. batch_size: by default the run's.
     Raises ModelError where the model cannot be loaded safely.
 
@@ -331,7 +333,7 @@ def load(
             raise ModelError(
                 source,
                 f"an exported model cannot run in {precision}",
-                "It has the precision that it was exported with.",
+                "Leave out the precision: it was chosen when the model was exported.",
             )
         from bertkit.inference.onnx_session import open_model
 
@@ -361,5 +363,5 @@ def require_torch_model(predictor: Predictor, source: str | Path) -> Predictor:
     accessible.
     """
     if predictor.backend == "onnx":
-        raise ModelError(source, "is an exported model", "Name the run that it was exported from.")
+        raise ModelError(source, "is an exported model", "Use the run that it was exported from.")
     return predictor

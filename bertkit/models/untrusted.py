@@ -42,10 +42,11 @@ UNEXPLAINED = 250_000_000  # parameters beyond the bytes of the weights, such as
 NORMALIZERS = 1_000  # steps of a tokenizer's normalizer
 GROWTH = 256  # characters that it may make of one
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
-ADVICE = "The file is damaged, or was made to exhaust memory."
-REMOVE = "Give the files their usual names, and remove the key."
+ADVICE = "The file is damaged or hostile; download the model again."
+CORRECT = "Correct it in a copy of the model."
+REMOVE = "Rename the files to their usual names, and remove the key."
 CONVERT = (
-    "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
+    "If you trust it, convert it once: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
 )
 
 
@@ -80,7 +81,7 @@ def vet_files(folder: Path) -> None:
     for file in sorted(folder.rglob("*")):
         target = Path(os.path.realpath(file))
         if not any(map(target.is_relative_to, inside)):
-            fix = "Replace it by the file itself, where you trust it."
+            fix = "If you trust it, replace it with the file itself."
             problems.append(Problem(str(file), "is a link to a place outside of the model's folder", fix))
         elif file.exists() and not (file.is_file() or file.is_dir()):  # opening one may wait without end
             problems.append(Problem(str(file), "is not a regular file", "Remove it."))
@@ -92,10 +93,10 @@ def read_object(file: Path, largest: int = LARGEST_JSON) -> Json:
     """The JSON object in a model's file. Raises ModelError where there is none, or the file has more
     bytes.
     """
-    with translated(OSError, ModelError, str(file), "cannot be read"):
+    with translated(OSError, ModelError, str(file), "cannot be read", "Check the path and its permissions."):
         content = read_json(file, largest)
     if not isinstance(content, dict):
-        raise ModelError(file, "is not a JSON object")
+        raise ModelError(file, "is not a JSON object", ADVICE)
     return content
 
 
@@ -139,17 +140,19 @@ def _unsuitable(folder: Path) -> Iterator[Problem]:
     for file in sorted(folder.rglob("*")):
         text = file.suffix in (".json", ".txt", ".model", ".jinja") and file.is_file()
         if text and (size := file.stat().st_size) > LARGEST_VOCABULARY:
-            yield Problem(str(file), f"{size / 1e6:,.0f} MB, larger than any tokenizer or config")
+            yield Problem(str(file), f"{size / 1e6:,.0f} MB, larger than any tokenizer or config", ADVICE)
     for index in sorted(folder.rglob("*.safetensors.index.json")):
         files = read_object(index).get("weight_map")
         if not isinstance(files, dict):
-            yield Problem(str(index), "has no weight_map of tensors and their files")
+            yield Problem(str(index), "has no weight_map of tensors and their files", ADVICE)
             continue
         for name in sorted({str(name) for name in files.values()})[:5]:
             if not name.endswith(".safetensors") or Path(name).name != name:
-                yield Problem(str(index), f"names {name!r:.100}, not a safetensors file in its folder")
+                yield Problem(
+                    str(index), f"names {name!r:.100}, not a safetensors file in its folder", ADVICE
+                )
             elif not (index.parent / name).is_file():
-                yield Problem(str(index), f"names {name!r:.100}, which does not exist")
+                yield Problem(str(index), f"names {name!r:.100}, which does not exist", "Download the file.")
     yield from adapter_problems(folder)
 
 
@@ -178,19 +181,21 @@ def _implausible(folder: Path) -> Iterator[Problem]:
     for name in ("attn_implementation", "_attn_implementation"):
         if (code := config.get(name)) not in (None, *ATTENTIONS):
             yield Problem(
-                str(file), f"{name} is {code!r:.60}, but bertkit does not fetch code that a model names"
+                str(file),
+                f"{name} is {code!r:.60}, but bertkit does not fetch code that a model names",
+                "Remove the key.",
             )
     for name in ("transformers_weights", "configuration_files"):
         if named := config.get(name):
             yield Problem(str(file), f"{name} names {named!r:.60}, which bertkit does not follow", REMOVE)
     if config.get("quantization_config"):
-        fix = "Save it once in fp32 or bf16, where you trust it."
-        yield Problem(str(file), "its weights are quantised; bertkit neither trains nor loads those", fix)
+        fix = "If you trust it, save it once in fp32 or bf16."
+        yield Problem(str(file), "its weights are quantised, which is not supported", fix)
     widest = max((size for shape in shapes if 0 not in shape for size in shape), default=0)
     sizes = _read_by_transformers(config) if shapes else {}
     for name, number in chain(sizes.items(), _lengths(sizes)):
         if "layers" in name and isinstance(number, str | float):
-            yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number")
+            yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number", ADVICE)
         if type(number) is not int or name.endswith(("_id", "_index")) or not SIZE.search(name):
             continue
         least = -math.inf
@@ -318,7 +323,7 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
         raise ModelError(
             folder,
             "is an exported model, whose weights are in an ONNX graph",
-            "Name the run that it was exported from.",
+            "Use the run that it was exported from.",
         )
     if problem := next(adapter_problems(folder), None):
         raise ModelError(problem)
@@ -326,11 +331,11 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
         raise ModelError(
             folder,
             "is neither a run nor a model folder: it has no config.json",
-            "Name the folder that config.json and the weights are in.",
+            "Use the folder with config.json and the weights.",
         )
     if not any(chain(folder.glob("*.safetensors"), folder.glob("*.safetensors.index.json"))):
         raise ModelError(
             folder,
-            "has no *.safetensors; bertkit reads no other weights, and does not unpickle pytorch_model.bin",
+            "has no *.safetensors; bertkit supports no other weights, and does not unpickle a .bin",
             CONVERT,
         )

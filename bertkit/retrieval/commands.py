@@ -58,9 +58,9 @@ def embed(
     """Write the vector of each row's text, in constant memory; returns how many. For texts:
     `Predictor.encode`.
 
-    source: a run, folder or Hub id. input: csv, tsv, xlsx, json, jsonl, parquet, or txt with a text a line.
-    output: .parquet, the row's own columns and `vector`; or .npy, float32 `(rows, size)`. column: of the
-    texts. side: the prefix that they get. overrides: how the file is written, such as `data.delimiter=";"`.
+    source: a run, folder or Hub id. input: csv, tsv, xlsx, json, jsonl, parquet, or txt with a text per line.
+    output: .parquet, the row's own columns and `vector`; or .npy, float32 `(rows, size)`. column: the texts.
+    side: the prefix that they get. overrides: how the file is written, such as `data.delimiter=";"`.
     shard: as for `predict`. Vectors are cached on disk. Raises DataError, RecipeError and ModelError, and
     then leaves no output.
 
@@ -82,11 +82,13 @@ def index(
     columns: Mapping[str, str] = {},
     overrides: Sequence[str] = (),
 ) -> Indexed:
-    """Delete documents from a vector store, then add and replace those of a file; a missing store is created.
+    """Delete documents from a vector store, then add and replace the documents of a file. A missing store is
+    created.
 
     source: a run, folder or Hub id. store: a folder, or the URI of an object store. documents: a file of rows
-    with `id`, `text`, and any others. delete: ids. columns: `id`, `text`, `title` or another column -> its
-    name in the file. overrides: how the file is written, such as `data.delimiter=";"`.
+    with `id`, `text`, and any other columns. delete: ids.
+    columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is
+    written, such as `data.delimiter=";"`.
     Raises UserError, DataError, RecipeError and ModelError, before the model is loaded where possible.
 
     >>> bertkit.index("runs/retriever", "articles.store", "articles.jsonl").passages
@@ -105,7 +107,7 @@ def index(
         encoder = dual_encoder(fspath(source))
         opened = Store.open(store, encoder)
     if opened is None:
-        raise UserError("", "nothing to do", "Name documents, to add or to delete.")
+        raise UserError("", "nothing to do", "Pass documents to add or delete.")
     deleted = opened.delete(delete)
 
     def renamed(row: Record) -> Json:
@@ -132,7 +134,7 @@ def search(
 
     top_k: how many. filter: such as `{"lang": "en", "year": {"gte": 2020}}`, or conditions as text:
     `["year>=2020"]`.
-    hybrid: fuse the ranks with those of full-text search. rerank: a cross-encoder that reorders the first
+    hybrid: fuse the ranks with the ranks of full-text search. rerank: a cross-encoder that reorders the first
     documents.
     model: the new location of the store's model, if it was moved.
     Raises DataError: an empty store or query, a bad `top_k` or filter; ModelError: a store of another model.
@@ -167,7 +169,9 @@ def searcher(
     except ModelError as error:
         if model:
             raise
-        moved = Problem(store, f"was made with {files.name}", "If that model was moved, name it: model.")
+        moved = Problem(
+            store, f"was made with {files.name}", "If that model was moved, pass its new path as `model`."
+        )
         raise ModelError([*error.problems, moved]) from error
     opened.require(encoder.files)
     ranks = reranker(rerank) if rerank else None

@@ -46,12 +46,13 @@ def mine(
     count: int = 1,
     skip: int = 0,
 ) -> Mined:
-    """Write hard negatives, or candidates for reranking, as jsonl; returns how many, for how many queries.
+    """Write hard negatives, or candidates for reranking, as jsonl; returns the numbers of rows and queries.
 
     source: a run, folder or Hub id. data: a folder in BEIR's layout, and the split of its queries.
-    form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
-    `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query,
-    `label` 1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
+    form: `negatives`, for retrieval: `count` rows per relevant document, each with one `negative`.
+    `candidates`, for text-ranking: for each query, the relevant documents and the `count` nearest others,
+    with `label` 1 or 0, in one `group`.
+    skip: number of nearest others to skip, as they may be relevant but unjudged.
     Raises DataError and ModelError.
 
     >>> mined = bertkit.mine("runs/retriever", bertkit.samples_folder() / "retrieval", "negatives.jsonl")
@@ -62,11 +63,11 @@ def mine(
     folder = Path(data)
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
-        raise DataError("", f"count {count}, skip {skip}: at least 1 and 0 are required")
+        raise DataError("", f"count must be at least 1 (got {count}), skip at least 0 (got {skip})")
     beir = read_beir(folder)
     model = dual_encoder(fspath(source))
     if split not in beir.qrels:
-        raise DataError(folder, f"no {split} split; available: {', '.join(beir.qrels)}")
+        raise DataError(folder, f"no {split} split", f"Choose one of {', '.join(beir.qrels)}.")
     judged = beir.qrels[split]
     texts = {name: text for name, text in beir.corpus.items() if text}
     # A text that answers does so under any id. A query that is itself a document is not its own negative.

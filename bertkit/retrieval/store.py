@@ -48,12 +48,12 @@ class Store:
         """
         local = None if "://" in str(uri) else Path(uri)
         uri = str(uri)
-        absent = Problem(uri, "is not a store of bertkit", "Index documents first.")
+        absent = Problem(uri, "is not a bertkit store", "Index documents first.")
         if local and not (local / f"{TABLE}.lance").is_dir():
             if encoder is None:
                 raise DataError(absent)
             if local.is_file() or (local.is_dir() and any(local.iterdir())):
-                raise DataError(uri, "exists, and is not a store", "Name a new folder.")
+                raise DataError(uri, "exists, and is not a store", "Choose a new folder.")
         os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for developers
         with extras_required():
             import lancedb
@@ -195,7 +195,7 @@ def database_errors(uri: str) -> Iterator[None]:
         yield
     except (RuntimeError, OSError, ValueError) as error:
         what = f"cannot be read or written: {str(error).partition(', /')[0][:300]}"
-        fix = "Free the disk if it is full, and run the command again; copy the store again if it is a copy."
+        fix = "If the disk is full, free some space and start again. If the store is a copy, copy it again."
         if "commit conflict" in what:
             fix = "Another process was writing to it. When it has ended, run the command again."
         raise StoreError(uri, what, fix) from error
@@ -241,6 +241,6 @@ def _made_with(uri: str, table: Any) -> ModelFiles:
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             uri,
-            f"does not name its model, or was written by another version of bertkit ({error})",
+            f"does not state its model, or was written by another version of bertkit ({error})",
             "Index the documents into a new folder.",
         ) from error

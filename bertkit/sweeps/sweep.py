@@ -91,10 +91,10 @@ def sweep(
 
     recipe, data, overrides: as for `train`. space: key of the recipe -> {low, high, log, step} or a list of
     choices; or a YAML file of this.
-    trials: in total; trial 0 is the base recipe. timeout: seconds after which no trial starts. confirm: fresh
-    seeds. The same call resumes an interrupted sweep; with more trials it continues a finished one. Values
-    are proposed by a tree-structured Parzen estimator (Bergstra et al. 2011); weak trials are stopped by the
-    median rule (Golovin et al. 2017).
+    trials: in total; trial 0 is the base recipe. timeout: seconds after which no trial starts. confirm:
+    number of fresh seeds. The same call resumes an interrupted sweep; with more trials it continues a
+    finished one. Values are proposed by a tree-structured Parzen estimator (Bergstra et al. 2011); weak
+    trials are stopped by the median rule (Golovin et al. 2017).
 
     Raises UserError, RecipeError or DataError with all problems before anything is trained.
 
@@ -130,10 +130,10 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
         Problem(name, f"must be at least 1, got {value}") for name, value in numbers.items() if value < 1
     ]
     if timeout is not None and timeout <= 0:
-        problems.append(Problem("timeout", f"must be more than 0 seconds, is {timeout}"))
+        problems.append(Problem("timeout", f"must be more than 0 seconds, got {timeout}"))
     if processes.world() > 1:
         problems.append(
-            Problem("", "a sweep is one process", "Start it without torchrun and accelerate launch.")
+            Problem("", "a sweep runs in one process", "Start it without torchrun and accelerate launch.")
         )
     if problems:
         raise UserError(problems)
@@ -142,7 +142,7 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 def _check_folder(folder: Path) -> None:
     ours = {"data", "recipe.yaml"}  # a killed process may have written these before its study
     if names_in(folder) - ours and not (folder / "study.jsonl").is_file():
-        raise UserError(folder, "is neither empty nor a sweep", "Name another folder.")
+        raise UserError(folder, "is neither empty nor a sweep", "Choose another folder.")
 
 
 def _dry_run(base: Recipe, variants: Variants) -> Job:
@@ -158,7 +158,7 @@ def _dry_run(base: Recipe, variants: Variants) -> Job:
             raise DataError(
                 "data",
                 "no validation split to select by; a sweep does not select by `folds`",
-                "Name one in data.source, or hold one out: data: {validation: 0.1}",
+                "Add one to data.source, or hold one out: data: {validation: 0.1}",
             )
         return job
 
@@ -173,7 +173,7 @@ def _dry_run(base: Recipe, variants: Variants) -> Job:
                 headline = checked(recipe).task.metrics[0]
             if headline != metric:
                 what = f"is scored by {headline}, the base recipe by {metric}"
-                variants.report.add(KeyProblem(path, what))
+                variants.report.add(KeyProblem(path, what, "Remove it."))
         except UserError as error:
             for problem in error.problems:
                 what = f"{problem.where}: {problem.what}".removeprefix(": ")
@@ -244,7 +244,11 @@ def _scores(run: Run) -> list[float]:
     """The score of each seed on validation. Raises RecipeError where one is undefined."""
     scores = [seed["headline"] for seed in run.results["seeds"]]
     if None in scores:
-        raise RecipeError(run.folder, "its metric is undefined for some seeds", "Name another metric.")
+        raise RecipeError(
+            run.folder,
+            "its metric is undefined for some seeds",
+            "Choose another metric: training.metric_for_best_model=NAME",
+        )
     return scores
 
 

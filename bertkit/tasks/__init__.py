@@ -1,4 +1,4 @@
-"""The tasks: those of bertkit, one file each; those that installed packages announce; and those of
+"""The tasks: bertkit's own, one file each, those that installed packages announce, and those added by
 `register`.
 
 An author imports what a task is made of from here. A package announces a task as an entry point of the group
@@ -98,9 +98,9 @@ _PACKAGE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?) [\w.!+-]+", r
 def register(task: type[T]) -> type[T]:
     """Let this process use a task of your own, by its name; also as a decorator. Returns the class.
 
-    Other processes know it only if they register it too: a package announces it instead. A second class of
-    the same name replaces the first, as where a notebook's cell is run again. Raises RecipeError where the
-    name is taken, or the class is not a complete task.
+    Other processes know it only if they register it too; a package announces it instead. A second class of
+    the same name replaces the first, for example when a notebook's cell is run again. Raises RecipeError
+    where the name is taken, or the class is not a complete task.
 
     >>> @bertkit.register  # doctest: +SKIP
     ... class WordNumbers(bertkit.tasks.Task): ...
@@ -108,7 +108,7 @@ def register(task: type[T]) -> type[T]:
     name = str(getattr(task, "name", task.__name__))
     owner = "bertkit" if name in OURS else package_of(name)
     if why := f"{owner} has a task of this name" if owner else _fault(task, name):
-        raise RecipeError(f"the task {short_repr(name)}", why)
+        raise RecipeError(f"the task {short_repr(name)}", why, "Correct the class, or its name.")
     _OTHERS[name] = task
     return task
 
@@ -149,11 +149,11 @@ def get_task(name: str, package: object = None) -> type[Task]:
         raise RecipeError(
             "task.name",
             f"no task {short_repr(name)}{did_you_mean(name, names)}",
-            f"known: {', '.join(names)}",
+            f"Choose one of {', '.join(names)}.",
         )
     other: type[Task] | str = plugins.load(GROUP, name, _fault)
     if isinstance(other, str):
-        raise RecipeError("task.name", other)
+        raise RecipeError("task.name", other, "Update the package, or report it there.")
     return other
 
 

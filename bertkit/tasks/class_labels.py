@@ -67,7 +67,7 @@ def output_names(config: PretrainedConfig) -> list[str]:
         raise ModelError(
             f"{config.name_or_path}/config.json",
             f"id2label gives several outputs the same name: {', '.join(map(repr, twice[:10]))}",
-            "Give each output a name of its own.",
+            "Give each output a different name.",
         )
     return names
 
@@ -131,8 +131,8 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     if unknown:
         raise DataError(
             f"column `{column}`",
-            f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}",
-            f"It knows {', '.join(names)}.",
+            f"labels unknown to the model: {', '.join(map(repr, unknown[:10]))}",
+            f"Use the labels of the model: {', '.join(names)}.",
         )
     if column == "label":
         return np.fromiter((ids[value] for value in column_values(rows, column)), np.int64, len(rows))
@@ -163,7 +163,11 @@ def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequen
     labels = settle_labels(options.labels, label_names(flat_labels(rows, column), class_names))
     names = names_of(labels)
     if column == "label" and len(names) < 2:
-        raise DataError("task.labels", f"only one label, {names[0]}: there is nothing to learn")
+        raise DataError(
+            "task.labels",
+            f"only one label ({names[0]})",
+            "Add rows with another label, or check data.columns.",
+        )
     values = column_values(rows, column)
     if column == "label":
         counts = Counter(labels[value] for value in values)
@@ -190,7 +194,9 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
     Raises DataError when a value of the data has no name.
     """
     if not values:
-        raise DataError("data", "no row of train has a label")
+        raise DataError(
+            "data", "no row of train has a label", "Map the right column: data: {columns: {label: NAME}}"
+        )
     if wanted is None:
         return {value: value for value in values}
     names = ", ".join(wanted) + (f" (or 0 to {len(wanted) - 1})" if isinstance(wanted, list) else "")
@@ -202,8 +208,8 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
     if unknown:
         raise DataError(
             "task.labels",
-            f"train has labels that task.labels does not name: {', '.join(unknown[:10])}",
-            f"It names {names}; add them, or leave it out.",
+            f"train has labels that task.labels lacks: {', '.join(unknown[:10])}",
+            f"Add them to {names}, or leave it out.",
         )
     return wanted
 
@@ -229,7 +235,8 @@ def settle_weights(
     if unknown:
         raise DataError(
             "task.class_weights",
-            f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(names)}",
+            f"no label {', '.join(map(repr, unknown))}",
+            f"Choose among the labels: {', '.join(names)}.",
         )
     return {name: wanted.get(name, 1.0) for name in names}
 

@@ -58,8 +58,8 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
     if config.num_labels != 1:
         raise ModelError(
             folder,
-            f"its head has {config.num_labels} outputs; text-ranking is for models with one",
-            "Several are classes: name the task text-classification.",
+            f"its head has {config.num_labels} outputs; text-ranking needs one",
+            "Outputs of several classes: use the task text-classification.",
         )
     settings = config.to_dict()
     file = folder / "config_sentence_transformers.json"
@@ -72,5 +72,7 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
     )
     kind = str(path).rpartition(".")[2]
     if kind not in ("Sigmoid", "Identity"):
-        raise ModelError(folder, f"its scores are made by {path}; bertkit knows Sigmoid and Identity")
+        raise ModelError(
+            folder, f"its activation is {path}; bertkit supports Sigmoid and Identity", "Use another model."
+        )
     return "sigmoid" if kind == "Sigmoid" else "identity", read_limits(folder)[0]

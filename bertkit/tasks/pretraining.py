@@ -116,8 +116,8 @@ class Pretraining(Task[PretrainingOptions]):
         if options.nsp == "nsp" and len(rows) < 2:
             raise DataError(
                 "task.nsp",
-                "nsp takes sentences from another document, and there is one",
-                "Give more documents, or write none.",
+                "nsp takes sentences from another document, but there is only one",
+                "Add documents, or set task.nsp: none.",
             )
         return {}
 
@@ -143,15 +143,16 @@ class Pretraining(Task[PretrainingOptions]):
         lengths = numbers(features, "length")
         rows = numbers(features, "row")
         if not len(lengths):
-            yield Finding("fail", f"{split}: no document has two tokens", "Give longer texts.")
+            yield Finding("fail", f"{split}: no document has two tokens", "Add longer texts.")
             return
         size = f"{counted(len(lengths), 'example')}, {counted(int(lengths.sum()), 'token')}"
         yield note(f"{split}: {size}, {lengths.mean() / self.max_length:.0%} full")
         if short := int(rows.max()) + 1 - len(np.unique(rows)):
-            yield warn(f"{split}: no example from {counted(short, 'document')} of fewer than two tokens")
+            yield warn(f"{split}: {counted(short, 'document')} of fewer than two tokens left out")
         if cut := int((numbers(features, "lost") > 0).sum()):
             yield warn(
-                f"{split}: {counted(cut, 'text')} with given masks, truncated at {self.max_length} tokens"
+                f"{split}: {counted(cut, 'text')} with given masks, truncated at {self.max_length} tokens",
+                "Raise model.max_length.",
             )
 
     # --- rows -> features -> model

@@ -136,7 +136,9 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         """Whether there may be no answer. Raises DataError where there is never one."""
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         if not any(answered):
-            raise DataError("data", "no question of train has an answer: there is nothing to learn")
+            raise DataError(
+                "data", "no question of train has an answer", "Add answers, or check data.columns."
+            )
         if options.unanswerable is False and not all(answered):
             without = counted(answered.count(False), "question")
             raise DataError(

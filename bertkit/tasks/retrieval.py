@@ -1,4 +1,4 @@
-"""Retrieval: a query's vector is near to those of the documents that answer it."""
+"""Retrieval: a query's vector is near the vectors of the documents that answer it."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         pairs = zip(grades, queries, strict=True)
         kept = [row for row, (grade, query) in enumerate(pairs) if grade is None or (grade > 0 and query)]
         idle = len(table) - len(kept)
-        what = f"train: {idle:,} of {len(table):,} rows have the grade 0 or no query, and teach nothing"
+        what = f"train: {idle:,} of {len(table):,} rows are not used for training (grade 0 or no query)"
         if idle and not kept:
-            raise DataError("data", what, "Give documents that answer a grade of 1 or more.")
+            raise DataError("data", what, "Grade relevant documents 1 or higher.")
         return (table.select(kept), [note(what)]) if idle else (table, [])
 
     @classmethod
@@ -119,9 +119,13 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     ) -> OptionValues:
         """Raises UserError if the extra is missing, DataError if the rows are not pairs."""
         if importlib.util.find_spec("ir_measures") is None:
-            raise UserError("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"')
+            raise UserError(
+                "",
+                "ir-measures, which scores retrieval, is not installed",
+                'pip install "bertkit[retrieval]"',
+            )
         if "query" not in rows.column_names:
-            raise DataError("data.columns", "retrieval learns from `query` and `document`", "Map them.")
+            raise DataError("data.columns", "retrieval needs the columns `query` and `document`", "Map them.")
         return {}
 
     @property

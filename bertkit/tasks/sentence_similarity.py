@@ -121,8 +121,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if loss not in LOSSES[target]:
             raise DataError(
                 "task.loss",
-                f"{loss} does not learn from `{target}`, which the rows have",
-                f"Write {' or '.join(LOSSES[target])}, or leave it out.",
+                f"{loss} does not support the rows' column `{target}`",
+                f"Use {' or '.join(LOSSES[target])}, or leave it out.",
             )
         settled: OptionValues = {"loss": loss}
         if target == "label":
@@ -131,8 +131,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             if len(names) != 2:
                 raise DataError(
                     "task.labels",
-                    f"{loss} learns from two labels, but train has {', '.join(names)}",
-                    "Write task: text-classification, which reads pairs too.",
+                    f"{loss} needs two labels, but train has {', '.join(names)}",
+                    "Use task: text-classification, which supports pairs too.",
                 )
         if target == "score" and loss == "cosine-mse":
             least = min(rows["score"])
@@ -164,9 +164,9 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from super().check(features, split)
         if split == "train" and self.names:
-            what = f"train: pairs with the label {self.names[1]!r} are learned as similar"
+            what = f"train: pairs with the label {self.names[1]!r} are trained as similar"
             yield Finding(
-                "note", what, "If they are not, write task.labels, the label of similar pairs last."
+                "note", what, "If they are not, set task.labels, with the label of similar pairs last."
             )
         if split == "train" and self.options.loss in ("cosent", "multiple-negatives-ranking"):
             what = (
@@ -232,7 +232,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if "score" in rows.column_names or "positive" in rows.column_names:
             return similarity.of_rows(answers, rows)
         if not self.names:
-            raise DataError("column `label`", "this model learned no labels, only cosines", "Map a `score`.")
+            raise DataError("column `label`", "the model predicts a cosine, and no labels", "Map a `score`.")
         truth = np.asarray(self._numbers(rows, "label"))
         return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PretrainedConfig
 
+TAGGER = "Use a model for token-classification, or correct id2label in a copy of it."
+
 
 def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
     """`labels`, `tags` and `class_weights` of these options, settled from the training rows. Raises
@@ -45,13 +47,13 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
         types = list(dict.fromkeys(type_of(tag) for tag in types if tag != "O"))
     if len(types) < 1 + plain:
         what = "train has fewer than two labels" if plain else "no row of train has an entity"
-        raise DataError("data", f"{what}: there is nothing to learn")
+        raise DataError("data", what, "Add labelled rows, or check data.columns.")
     if unknown := sorted(used - set(types)):
         kinds = "labels" if plain else "entities"
         raise DataError(
             "task.labels",
-            f"train has {kinds} that task.labels does not name: {', '.join(unknown[:10])}",
-            f"It names {', '.join(types)}; add them, or leave it out.",
+            f"train has {kinds} that task.labels lacks: {', '.join(unknown[:10])}",
+            f"Add them to {', '.join(types)}, or leave it out.",
         )
     if odd := [
         kind
@@ -69,9 +71,8 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
     if wrong := sorted(set(needed) ^ set(tags)):
         raise DataError(
             "task.tags",
-            f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: "
-            f"{', '.join(wrong)}",
-            "Leave it out, or write them all, also in task.labels.",
+            f"must list O and the {scheme} tags of {', '.join(types)}; differs in: {', '.join(wrong)}",
+            "Leave it out, or list them all, also in task.labels.",
         )
     counts = Counter(type_of(tag, scheme) for row in rows["tags"] for tag in row)
     weights = settle_weights(options.class_weights, counts, types if plain else ["O", *types])
@@ -90,17 +91,19 @@ def options_of_config(config: PretrainedConfig) -> OptionValues:
     try:
         scheme = tagging.find_scheme([[tag] for tag in tags])
     except ValueError as error:
-        raise ModelError(where, f"its labels are not tags such as O, B-LOC, I-LOC: {error}") from error
+        raise ModelError(
+            where, f"its labels are not tags such as O, B-LOC, I-LOC: {error}", TAGGER
+        ) from error
     if scheme == "BIOES":
         tags = [tag[0].translate(tagging.BIOES) + tag[1:] for tag in tags]
     types = list(dict.fromkeys(type_of(tag) for tag in tags if tag != "O"))
     if "O" not in tags or not types:
-        raise ModelError(where, f"its labels are {', '.join(tags[:10])}: without O, or nothing but O")
+        raise ModelError(where, f"its labels ({', '.join(tags[:10])}) lack O, or are only O", TAGGER)
     scheme = "BIOES" if scheme == "BIOES" else "BIO"
     try:
         check_names(types, tags, scheme)
     except ValueError as error:
-        raise ModelError(where, f"its labels are not a set of tags: {error}") from error
+        raise ModelError(where, f"its labels are not a set of tags: {error}", TAGGER) from error
     return {"labels": types, "tags": tags, "scheme": scheme}
 
 

@@ -109,7 +109,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         if self.tokenizer.cls_token_id is None or self.tokenizer.sep_token_id is None:
             raise ModelError(
                 "model.name",
-                "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are",
+                "the tokenizer has no [CLS] or no [SEP] token",
                 "Use a BERT.",
             )
 
@@ -166,7 +166,11 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         fix = "Train a byte-level tokenizer, which spells any text."
         for column, what, remedy in (
             ("lost_target", f"truncated at {limit}", "Raise model.max_length."),
-            ("misspelled", "not texts that the tokenizer can spell, so that no answer equals them", fix),
+            (
+                "misspelled",
+                "changed by the tokenizer, so that no answer can equal them",
+                fix,
+            ),
         ):
             if count := int((numbers(features, column) > 0).sum()):
                 level: Literal["warn", "note"] = "warn" if count >= LARGE_SHARE * rows else "note"

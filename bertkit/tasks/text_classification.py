@@ -181,16 +181,20 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         if kind not in kinds:
             raise DataError(
                 "task.kind",
-                f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have "
-                f"{', '.join(rows.column_names)}",
-                f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}",
+                f"{kind} needs a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}",
+                f"Map it: data: {{columns: {{{TARGETS[kind]}: NAME}}}}",
             )
         if kind == "regression" and options.method == "contrastive":
-            raise DataError("task.method", "contrastive fine-tuning learns from labels, not from numbers")
+            raise DataError(
+                "task.method", "contrastive needs labels; the rows have scores", "Use method: head."
+            )
         trained = kind == "regression" and options.method != "head"
         if options.target_scale and not (trained and options.target_scale[1] > 0):
-            what = "a mean and a standard deviation above 0, of a regression that is not task.method head"
-            raise DataError("task.target_scale", f"expected {what}", "Remove it.")
+            raise DataError(
+                "task.target_scale",
+                "expected a mean and a standard deviation above 0, of a regression without method: head",
+                "Remove it.",
+            )
         if kind == "regression":
             scale = options.target_scale or class_labels.mean_and_deviation(column_values(rows, "score"))
             return {"kind": kind, "pair": pair, "target_scale": scale if trained else None}
@@ -214,7 +218,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         if config.num_labels != 1:
             raise ModelError(
                 f"{config.name_or_path}/config.json",
-                f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number",
+                f"problem_type is regression, with {config.num_labels} outputs; bertkit supports one",
                 "Correct problem_type, or use a model with one output.",
             )
         return {"kind": kind}, None

@@ -296,13 +296,16 @@ class TokenClassification(Task[TokenClassificationOptions]):
         yield from super().check(features, split)
         most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
         if most > MANY_WINDOWS and self.options.head == "crf":
-            what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
-            yield warn(what, "If memory runs out, give shorter texts, such as sentences.")
-        if cut := int(numbers(features, "cut").sum()):
-            what = (
-                f"entities begin or end inside a token of {self.tokenizer.name_or_path}: it cannot find them"
+            yield warn(
+                f"{split}: a text of {most} windows is trained as one chain, in one batch",
+                "If memory runs out, use shorter texts, such as sentences.",
             )
-            yield warn(f"{split}: {cut:,} {what}", "Use an encoder whose tokens are finer there.")
+        if cut := int(numbers(features, "cut").sum()):
+            yield warn(
+                f"{split}: {cut:,} entities begin or end inside a token of {self.tokenizer.name_or_path}: "
+                "it cannot find them",
+                "Use an encoder with finer tokens.",
+            )
         if mute := int(numbers(features, "mute").sum()):
             tagged = "never labelled" if self.plain else "always O"
             yield note(

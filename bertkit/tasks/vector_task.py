@@ -16,10 +16,10 @@ from bertkit.data.schema import Answer
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder
-from bertkit.models.untrusted import read_object
+from bertkit.models.untrusted import CORRECT, read_object
 from bertkit.tasks.base import Batch, OptionValues, Reduced, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
-from bertkit.text import Json, Record, counted
+from bertkit.text import Json, Record
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -92,7 +92,7 @@ def _sentence_transformers(file: Path, *, unit: bool) -> Json:
     if not isinstance(prompts, dict) or not all(
         isinstance(prompt, str | None) for prompt in prompts.values()
     ):
-        raise ModelError(file, "its `prompts` do not map names to texts")
+        raise ModelError(file, "its `prompts` do not map names to texts", CORRECT)
     if default is not None and (prompt := prompts.get(str(default))):
         what = (
             f"default_prompt_name is {default!r}, but bertkit prepends prompts only to queries and documents"
@@ -105,12 +105,14 @@ def _sentence_transformers(file: Path, *, unit: bool) -> Json:
     similarity = settings.get("similarity_fn_name") or "cosine"
     size = settings.get("truncate_dim")
     if size is not None and (type(size) is not int or size < 1):
-        raise ModelError(file, f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on.")
+        raise ModelError(
+            file, f"truncate_dim: expected a whole number from 1 on, found {size!r:.60}", CORRECT
+        )
     if similarity != "cosine" and not (similarity == "dot" and unit and size is None):
         raise ModelError(
             file,
             f"similarity_fn_name is {similarity!r:.60}, but bertkit compares vectors by their cosine",
-            "If the cosine suits you, write it there in a copy of the model.",
+            "If the cosine suits you, set it there in a copy of the model.",
         )
     prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
     return {**prefixes, "truncate_dim": size}
@@ -147,7 +149,8 @@ class VectorTask(Task[V]):
         if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
             raise ModelError(
                 folder / "sentence_bert_config.json",
-                "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do",
+                "do_lower_case is true for a case-sensitive tokenizer; bertkit does not lower-case texts",
+                "Set it to false in a copy of the model, and lower-case your own texts.",
             )
         options = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
         return {**layout._asdict(), **options}, longest
@@ -203,8 +206,8 @@ class VectorTask(Task[V]):
         if self.options.dims and max(self.options.dims) > size:
             raise UserError(
                 "task.dims",
-                f"{max(self.options.dims)}, where vectors have {counted(size, 'number')}",
-                "Name no larger size, or a larger `dense` or `truncate_dim`.",
+                f"{max(self.options.dims)} exceeds the vector size {size}",
+                "Use at most that size, or raise `dense` or `truncate_dim`.",
             )
         return model
 

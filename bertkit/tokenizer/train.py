@@ -81,8 +81,8 @@ def train_tokenizer(
     folder. vocab_size: of the result, special tokens included (see `reserved`).
     byte_level: BPE of bytes (Radford et al. 2019, section 2.2), as a RobertaTokenizer. Case is kept, no text
     has an unknown token, and what is decoded is the text that was encoded. cased: keep case and accents.
-    Otherwise accents are removed, but not where marks are vowel signs or parts of letters, as in Hindi, Thai
-    and Japanese (`MARKED`).
+    Otherwise accents are removed, except where marks are vowel signs or parts of letters, as in Hindi, Thai
+    and Japanese.
     min_frequency: of pairs that are merged. limit_alphabet: how many characters WordPiece learns, the most
     frequent; words with any other become [UNK]. By default 1,000, or as many as are 99.95 % of the corpus, if
     the vocabulary holds them. max_length: tokens that the model will read. The same texts and settings give
@@ -118,7 +118,7 @@ def train_tokenizer(
         raise DataError(
             "vocab_size",
             f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet",
-            f"Take more than {needed:,}, or learn fewer characters (limit_alphabet).",
+            f"Use more than {needed:,}, or lower limit_alphabet.",
         )
     tokens = [*layout, *_learn(corpus, alphabet, vocab_size - len(layout), min_frequency)]
     vocab = {token: index for index, token in enumerate(tokens)}
@@ -137,7 +137,7 @@ def _learn_bytes(corpus: Corpus, size: int, min_frequency: int) -> tuple[dict[st
         raise DataError(
             "vocab_size",
             f"{size:,} is too small: {len(BYTE_LEVEL_SPECIALS)} are special, {len(alphabet)} are bytes",
-            f"Take {needed:,} or more.",
+            f"Use {needed:,} or more.",
         )
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = ByteLevel(add_prefix_space=False)
@@ -194,7 +194,7 @@ class Corpus:
             except DataError as error:
                 problems += error.problems
         if not problems and not self.words:
-            problems = [Problem(", ".join(map(str, files)), "holds no words")]
+            problems = [Problem(", ".join(map(str, files)), "contains no words", "Use files with text.")]
         if problems:
             raise DataError(problems)
 
@@ -276,18 +276,18 @@ def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int
     names.
     """
     problems = [
-        Problem(name, f"{value} is too small", f"Take {SMALLEST[name]} or more.")
+        Problem(name, f"{value} is too small", f"Use {SMALLEST[name]} or more.")
         for name, value in sizes.items()
         if value is not None and value < SMALLEST[name]
     ]
     if not files:
-        problems.append(Problem("", "no files to train on"))
+        problems.append(Problem("", "no files to train on", "Pass at least one file."))
     for file in files:
         if not file.is_file():
             what = "cannot be read twice: not a regular file" if file.exists() else "no such file"
-            problems.append(Problem(str(file), what))
+            problems.append(Problem(str(file), what, "Use a regular file."))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        problems.append(Problem(str(output), "already exists", "Name a new folder, or an empty one."))
+        problems.append(Problem(str(output), "already exists", "Choose a new folder, or an empty one."))
     if problems:
         raise DataError(problems)
 
@@ -335,7 +335,7 @@ def _written(
     tokenizer = load_tokenizer(vet(output), split_special_tokens=False)
     characters = sum(not char.isspace() for char in corpus.characters)
     rare = ""
-    reason = "the corpus gives"
+    reason = "the corpus yields"
     if 0 < learned < characters:
         ids = Counter[int]()
         backend = tokenizer.backend_tokenizer
@@ -344,7 +344,7 @@ def _written(
                 ids.update(encoding.ids)
         unknown = ids[tokenizer.unk_token_id] / ids.total()
         rare = f", {characters - learned:,} rarer ones become [UNK], {unknown:.2%} of the tokens"
-        reason = f"with an alphabet of {learned:,} characters the corpus gives"
+        reason = f"with an alphabet of {learned:,} characters the corpus yields"
     logger.info(
         "%s texts, %s words, %s characters%s",
         f"{corpus.texts:,}",
@@ -359,5 +359,5 @@ def _written(
     if tokens and reserved(vocab_size) == SPECIALS:
         logger.info("a vocabulary this small has no room for BERT's own ids of special tokens")
     if len(tokenizer) < vocab_size:
-        logger.warning("%s no more than these, of %s requested", reason, f"{vocab_size:,}")
+        logger.warning("%s only these tokens, of %s requested", reason, f"{vocab_size:,}")
     return tokenizer

@@ -26,13 +26,13 @@ from bertkit.vectors.features import column_of_texts, reading_texts
 
 @dataclass(repr=False, eq=False)  # scikit-learn's own repr, and identity
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Texts -> one of several classes, by a fine-tuned encoder. Texts are as those of `bertkit.Features`.
+    """Texts -> one of several classes, by a fine-tuned encoder. Texts are passed as to `bertkit.Features`.
 
     Args:
-        model: What `model` of a recipe may be.
+        model: A folder, Hub id or installed model, like `model.name` of a recipe.
         output_dir: Each `fit` makes a run folder in it; None: a temporary one, which lives as long as the
             estimator.
-        validation: The share of the rows of `fit` that is held out, by which the best model is selected.
+        validation: The share of the rows of `fit` that is held out to select the best model.
         settings: Further keyword arguments of `train`, such as `{"epochs": 5, "learning_rate": 1e-4}`.
 
     >>> classifier = bertkit.Classifier("bert-base-uncased", settings={"epochs": 1})
@@ -55,7 +55,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, codes = np.unique(labels, return_inverse=True)
         names = self._names()
         if len(names) < 2:
-            raise DataError("y", f"{len(names)} class, where two or more are expected", "Give other rows.")
+            raise DataError(
+                "y", f"expected two or more classes, found {len(names)}", "Add rows of another class."
+            )
         if len(set(names)) < len(names):
             raise DataError("y", f"classes that look alike: {', '.join(sorted(names))}", "Rename them.")
         settings = dict(self.settings or {})
@@ -63,7 +65,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if "data" in settings or not isinstance(model, Mapping):
             raise DataError(
                 "settings",
-                "name a model or data, which the classifier has itself",
+                "contains model or data, which are parameters of the classifier",
                 "Set `model` and `validation` of the classifier; settings: {'model': {…}} adds to its model.",
             )
         rows = [{"text": text, "label": names[code]} for text, code in zip(texts, codes, strict=True)]

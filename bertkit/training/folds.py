@@ -40,13 +40,12 @@ DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
 
 
 def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
-    """Train the models of the folds alone; returns FOLDER/predictions/train-oof.jsonl, the training rows with
+    """Train only the models of the folds; returns FOLDER/predictions/train-oof.jsonl, the training rows with
     answers.
 
-    The model of the first fold also answers the rows of the other splits, beside that file. The recipe's
-    number of folds, by default 5. folds.json beside predictions/ has their scores. The same call continues
-    what was interrupted.
-    Raises RecipeError, DataError or ModelError before anything is trained.
+    The number of folds is the recipe's `folds`, by default 5. FOLDER/folds.json has their scores. The model
+    of the first fold also predicts the other splits, in files beside train-oof.jsonl. The same call continues
+    an interrupted one. Raises RecipeError, DataError or ModelError, as `train` does.
 
     >>> bertkit.cross_validate(bertkit.load_recipe("my.yaml", ["folds=2"]), "folds/mine").name
     'train-oof.jsonl'

@@ -50,6 +50,7 @@ from bertkit.validation import did_you_mean
 logger = logging.getLogger(__name__)
 
 SENSITIVE = ("f1_macro", "matthews_correlation", "average_precision")  # metrics that depend on rare labels
+OF_LIBRARY = "Change the key of `training` that this message is about."
 _KEY = re.compile(r"(task|data)(\.|$)")  # of the recipe of one task
 
 
@@ -167,7 +168,11 @@ def prepare_jobs(
     for name, part in recipe.parts.items():
         for option in ("metrics", "compute_loss_func"):
             if name and getattr(extensions, option):
-                raise RecipeError(option, "a training of several tasks takes none of your own")
+                raise RecipeError(
+                    option,
+                    "is not supported for several tasks",
+                    "Leave it out, or train the tasks one by one.",
+                )
         if name:
             logger.info("%s:", name)
         try:
@@ -183,9 +188,7 @@ def prepare_jobs(
             ]
     without = [name for name, job in by_task.items() if "validation" not in job.data.rows]
     if len(without) < len(by_task):
-        what = (
-            "no validation split, which the others have: the checkpoint is chosen by the scores of all tasks"
-        )
+        what = "no validation split, but the scores of all tasks select the checkpoint, and others have one"
         fix = "Hold one out: data: {validation: 0.1}"
         problems += [Problem(f"tasks.{name}.data", what, fix) for name in without]
     if problems:
@@ -229,7 +232,7 @@ def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tu
         raise DataError(
             "data",
             "no validation split, which early_stopping and several seeds need to select a model",
-            "Name one in data.source, or hold one out: data: {validation: 0.1}",
+            "Add one to data.source, or hold one out: data: {validation: 0.1}",
         )
     task = prepare_task(kind, data.options, tokenizer, limit, data.rows["train"], data.class_names)
     if problems := settled_problems(task.options, recipe.training):
@@ -249,8 +252,8 @@ def _no_metric(task: Task, name: str, metrics: Collection[str]) -> RecipeError:
     return RecipeError(
         "training.metric_for_best_model",
         f"{task.name} with these targets has no metric {name!r}{did_you_mean(name, metrics)}",
-        f"It has {', '.join(metrics)}. Metrics of your own are passed from Python: bertkit.train(…, "
-        "metrics=[…]).",
+        f"Choose one of {', '.join(metrics)}; or pass metrics of your own from Python: "
+        "bertkit.train(…, metrics=[…]).",
     )
 
 
@@ -308,8 +311,8 @@ def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
     if task.method and extensions.added:
         raise RecipeError(
             "task.method",
-            f"{extensions.names[0]} has no effect: task.method {task.method} takes no steps of a trainer",
-            "Leave it out, or train with task.method full.",
+            f"{extensions.names[0]} has no effect: task.method {task.method} trains without a Trainer",
+            "Leave it out, or set task.method: full.",
         )
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(job, Path(folder), recipe.seeds[0])
@@ -347,7 +350,7 @@ def arguments(job: Job, folder: Path, seed: int) -> Arguments:
     try:
         args = Arguments(**settings)
     except (ValueError, TypeError, ImportError) as error:
-        raise RecipeError("training", str(error).strip().removeprefix("--")) from error
+        raise RecipeError("training", str(error).strip().removeprefix("--"), OF_LIBRARY) from error
     if args.fp16 and args.device.type == "cpu":
         raise RecipeError(
             "training.fp16",
@@ -357,7 +360,7 @@ def arguments(job: Job, folder: Path, seed: int) -> Arguments:
     try:  # only for its errors
         schedule(args, torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate), TICKS)
     except (ValueError, TypeError) as error:
-        raise RecipeError("training.lr_scheduler_kwargs", str(error)) from error
+        raise RecipeError("training.lr_scheduler_kwargs", str(error), OF_LIBRARY) from error
     _require_trackers(args.report_to or ())
     return args
 
@@ -386,8 +389,8 @@ def _settings(job: Job, folder: Path, seed: int) -> Json:
     elif settings.get("save_strategy") == "best":
         raise RecipeError(
             "training.save_strategy",
-            "the best checkpoint is selected on validation rows, and there are none",
-            "Write epoch, or steps.",
+            "best needs validation rows, to select the checkpoint",
+            "Hold some out (data: {validation: 0.1}), or use epoch or steps.",
         )
     else:
         settings["eval_strategy"] = "no"
@@ -406,7 +409,7 @@ def _require_trackers(names: Sequence[str]) -> None:
         raise RecipeError(
             "training.report_to",
             f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], integrations)}",
-            f"Known: none, all, {', '.join(integrations)}.",
+            f"Choose among none, all, {', '.join(integrations)}.",
         )
     installed = integration_utils.get_available_reporting_integrations()  # type: ignore[no-untyped-call]
     missing = sorted({*names} - {*installed, "azure_ml", "flyte"})  # these two are not always listed

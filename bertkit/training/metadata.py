@@ -74,10 +74,12 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
         raise UserError(
             folder,
             "holds a finished run" if run.finished else "is not empty",
-            "Name another folder" + ("." if run.finished else ", or resume it."),
+            "Choose another folder" + ("." if run.finished else ", or resume it."),
         )
     if not stored.is_file():
-        raise UserError(folder, "is not a run: it has no recipe.yaml", "Do not resume, or name a run.")
+        raise UserError(
+            folder, "is not a run: it has no recipe.yaml", "Start without resume, or use the folder of a run."
+        )
     text = to_yaml(recipe)
     before = stored.read_text(encoding="utf-8", errors="replace")
     if before != text and not changed:
@@ -86,14 +88,14 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
             stored,
             "the run was started with another recipe; new lines: "
             f"{'; '.join(new[:5]) or 'none, some are missing'}",
-            f"Give the same recipe and overrides, or another folder, or {ANYWAY}.",
+            f"Use the same recipe and overrides, or another folder, or {ANYWAY}.",
         )
     fix = f"Remove it, start a new run in another folder, or {ANYWAY}."
     for training in () if changed or run.finished else sorted(run.checkpoints.glob("*-*")):
         mark = training / MARK
         recorded = mark.read_text(errors="replace") if mark.is_file() else ""
         if any(training.iterdir()) and recorded != trained_with(recipe):
-            raise RecipeError(training, "holds a training with another recipe", fix)
+            raise RecipeError(training, "contains checkpoints of another recipe", fix)
     tasks = tasks_of_recipe(stored)
     now = [name for name in recipe.parts if name]
     if tasks != now:
@@ -103,7 +105,7 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
         raise RecipeError(
             stored,
             f"the run was started with {started}, and has {wanted} now",
-            "Name the same tasks in the same order, or start a new run in another folder.",
+            "List the same tasks in the same order, or start a new run in another folder.",
         )
 
 
@@ -118,8 +120,8 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
     mixed = record.is_file() and _section(record, "folds") not in ({}, _folds(job))
     if mixed:
         what = (
-            "the folds differ from those this run was started with: a model may have learned rows that "
-            "it answers"
+            "the folds differ from those this run was started with: a model may predict rows that "
+            "it was trained on"
         )
         problems.append(Problem(str(record), what, "Start a new run."))
     if record.is_file() and _section(record, "fingerprints") != job.data.fingerprints:

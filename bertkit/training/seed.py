@@ -36,16 +36,16 @@ from bertkit.run import Run
 from bertkit.tasks import package_of
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.text import Json
-from bertkit.training.job import Job, Jobs, build, scored_splits
+from bertkit.training.job import OF_LIBRARY, Job, Jobs, build, scored_splits
 from bertkit.training.metadata import MARK, trained_with
 
 logger = logging.getLogger(__name__)
 
 METHODS = {"head": head.fit, "contrastive": contrastive.fit}  # by `Task.method`
 MEMORY_ADVICE = (
-    "auto_find_batch_size: true takes the same steps in smaller parts; activation_checkpointing: true "
-    "takes less memory. Or lower per_device_train_batch_size and raise gradient_accumulation_steps as "
-    "much; or lower model.max_length."
+    "Set training: {auto_find_batch_size: true}, which takes the same steps in smaller parts, or "
+    "{activation_checkpointing: true}, which needs less memory. Or lower per_device_train_batch_size and "
+    "raise gradient_accumulation_steps as much; or lower model.max_length."
 )
 
 
@@ -170,7 +170,7 @@ def make_trainer(
         RuntimeError,
         ValueError,
     ) as error:  # such as report_to: a library that is not installed
-        raise RecipeError("training", str(error).strip()) from error
+        raise RecipeError("training", str(error).strip(), OF_LIBRARY) from error
 
 
 def training_data(jobs: Jobs, runners: Mapping[str, Runner], args: Arguments) -> TrainingData:
@@ -218,7 +218,7 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
     except (ImportError, ValueError) as error:
         if trainer.state.global_step > (step_of(start) if start else 0):  # a step of its own
             raise
-        raise RecipeError("training", str(error).strip()) from error
+        raise RecipeError("training", str(error).strip(), OF_LIBRARY) from error
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
@@ -229,7 +229,7 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
 
 def written_to(folder: Path) -> AbstractContextManager[None]:
     """Within the block, weights that cannot be written there are a ModelError."""
-    fix = "Free some space; a resumed run continues from its last checkpoint."
+    fix = "Free some space, and resume the run: it continues from its last checkpoint."
     return translated(SafetensorError, ModelError, folder, "cannot be written", fix)
 
 

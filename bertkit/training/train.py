@@ -45,24 +45,26 @@ def train(
     """Train, select the best model, calibrate, save, reload and score it: everything a run folder holds.
 
     recipe: a recipe, a shipped recipe's name or a recipe file, or the name of a task.
-    data: what replaces the recipe's `data:` section: a pandas or polars DataFrame, a `datasets.Dataset`, a
-        list of dicts, a dict of columns, or a path, Hub id or `sample:NAME`; or these by split,
-        `{"train": …, "validation": 0.1, "test": 0.1}`, where a share of train or a number of its rows is held
-        out. The run folder keeps rows that Python hands over.
+    data: replaces the recipe's `data:` section: a pandas or polars DataFrame, a `datasets.Dataset`, a list of
+        dicts, a dict of columns, or a path, Hub id or `sample:NAME`; or these by split, such as
+        `{"train": …, "validation": 0.1, "test": 0.1}`. A number below 1 holds out a share of train, a whole
+        number so many rows. Rows passed from Python are saved in the run folder.
     overrides: sections of the recipe (`model="bert-base-uncased"`, `task={"kind": "multi-label"}`), or their
         keys by their own names (`learning_rate=1e-4`, `max_length=256`); `epochs` is num_train_epochs.
     resume: continue an interrupted run of the same recipe, data and libraries from its latest intact
-        checkpoint. changed: continue although they differ.
+        checkpoint. changed: continue even if they differ.
     metrics: your own metrics, any objects with `compute(predictions=…, references=…)` that returns numbers by
         name; computed at each evaluation and at the end. `metric_for_best_model` may name one that is better
         when higher.
-    callbacks: transformers callbacks, added to bertkit's; an exception in one ends the run, which can be
+    callbacks: transformers callbacks, added to bertkit's. An exception in one ends the run, which can be
         resumed.
     compute_loss_func: your own loss, as for transformers' Trainer: outputs, labels and num_items_in_batch,
         the count of the whole step -> the sum of the losses divided by that count.
     attachments: instances of your own subclasses of `bertkit.Attachment`. A resumed run must have the same,
         and the same loss.
-    Raises RecipeError, DataError or ModelError before anything is trained, and leaves no incomplete file.
+    Raises RecipeError, DataError or ModelError, nearly always before anything is trained. During training,
+    RecipeError means that memory ran out, UserError that the loss is NaN or infinite; earlier checkpoints
+    stay, and `resume` continues from them. No incomplete file is left behind.
 
     >>> rows = [{"text": f"{word} film {n}", "label": word} for n in range(12) for word in ("good", "bad")]
     >>> data = {"train": rows, "validation": 0.25}
@@ -76,7 +78,7 @@ def train(
     except TypeError:
         raise RecipeError(
             "output_dir",
-            f"expected a folder, found {describe(output_dir)}; the data go by keyword",
+            f"expected a folder, found {describe(output_dir)}; data are passed by keyword",
             'bertkit.train("text-classification", "runs/x", data=…)',
         ) from None
     complete_recipe = read(recipe, data, overrides)

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 PROBED = 64  # rows
+REPORT = "The run is saved. Report this with the recipe and this message, or set verify: false."
 
 
 def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
@@ -53,7 +54,7 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
         alone["PYTHONPATH"] = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
         if done.returncode:
-            raise ModelError(run.model, f"does not load in a fresh process:\n{done.stderr.strip()}")
+            raise ModelError(run.model, f"does not load in a fresh process:\n{done.stderr.strip()}", REPORT)
         fresh = [json.loads(line)["answer"] for line in output.read_text(encoding="utf-8").splitlines()]
     ours = list(replace(predictor, columns={}).stream(probe))
     different = [
@@ -64,7 +65,7 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
             run.model,
             f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row "
             f"{different[0]}",
-            "This is a bug of bertkit; please report it with the recipe.",
+            REPORT,
         )
     logger.info("verified: a fresh process gives the same %d answers", len(ours))
     return True

@@ -77,7 +77,7 @@ def _unusable(store: Path, error: OSError) -> bool:
         f"vectors cannot be stored in {store} ({error.strerror or error}); they are computed without "
         "the cache."
     )
-    fix = "If this happens again, free some space, or name another folder in BERTKIT_CACHE."
+    fix = "If this happens again, free some space, or set BERTKIT_CACHE to another folder."
     warnings.warn(f"{what} {fix}", stacklevel=3)
     return False
 

@@ -100,7 +100,7 @@ def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tupl
 
 def _arrow_errors(where: str) -> AbstractContextManager[None]:
     what = "cannot be written as parquet"
-    fix = "Let a column hold values of one kind, or write .npy."
+    fix = "Use one type per column, or write .npy."
     return translated((pa.ArrowException, OverflowError), DataError, where, what, fix)
 
 

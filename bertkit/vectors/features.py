@@ -98,8 +98,8 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Vectors | list[Vectors]:
         """Vectors, float32 `(texts, size)`; with pool="none" a list with `(words, size)` for each text.
 
-        Words are those of `bertkit.data.word_spans.words`; the vector of a word is that of its first token. A
-        word without tokens, such as a control character, has zeros. Raises DataError with the rows that are
+        The vector of a word is the vector of its first token. A word without tokens, such as a control
+        character, has zeros. Raises DataError with the rows that are
         not text.
         """
         check_is_fitted(self)
@@ -124,7 +124,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         reader = self.reader_
         texts = column_of_texts(X)
         if reader.params.pool == "none":
-            raise ModelError("pool", "'none' gives vectors of words, not of texts", "Write mean, cls or max.")
+            raise ModelError("pool", "'none' gives vectors of words, not of texts", "Use mean, cls or max.")
         if not texts:
             return np.zeros((0, reader.size), dtype=np.float32), np.zeros(0, dtype=np.int64)
         if reader.params.cache:
@@ -210,13 +210,13 @@ def _check(features: Features) -> None:
     if not (is_integer(size) and size >= 1):
         wrong["batch_size"] = "an integer from 1 on"
     if not (isinstance(layers, Sequence | np.ndarray) and len(layers) and all(map(is_integer, layers))):
-        wrong["layers"] = "a list of integers, such as [-1] or [-4, -3, -2, -1],"
+        wrong["layers"] = "a list of integers, such as [-1] or [-4, -3, -2, -1]"
     if not (isinstance(features.model, str | Path) and str(features.model)):
         wrong["model"] = "a folder or a Hub id"
     if wrong:
         values = {name: short_repr(getattr(features, name)) for name in wrong}
         raise ModelError(
-            Problem(name, f"{values[name]}, where {what} is expected") for name, what in wrong.items()
+            Problem(name, f"expected {what}, found {values[name]}") for name, what in wrong.items()
         )
 
 
@@ -227,17 +227,19 @@ def _layers(wanted: Sequence[int], count: int) -> tuple[int, ...]:
         raise ModelError(
             "layers",
             f"no layer {', '.join(map(str, unknown))}: the encoder has {count}",
-            f"0 is the embeddings, {count} or -1 the last layer.",
+            f"Choose 0, the embeddings, to {count} or -1, the last layer.",
         )
     layers = tuple(int(layer) % (count + 1) for layer in wanted)
     if len(set(layers)) < len(layers):
-        raise ModelError("layers", f"{list(wanted)} name a layer twice: -1 and {count} are the same")
+        raise ModelError(
+            "layers", f"{list(wanted)} name a layer twice: -1 and {count} are the same", "Remove one."
+        )
     return layers
 
 
 def column_of_texts(X: Any) -> list[str]:
     """The texts of a list, array, Series or table of one column. Raises DataError."""
-    fix = "Give a list, array or Series of texts; in a ColumnTransformer, name one column."
+    fix = "Pass a list, array or Series of texts; in a ColumnTransformer, select one column."
     try:
         values = np.asarray(X, dtype=object)
     except ValueError as error:
@@ -246,12 +248,12 @@ def column_of_texts(X: Any) -> list[str]:
         values = values[:, 0]
     if values.ndim != 1:
         columns = f"{values.shape[1]} columns" if values.ndim == 2 else short_repr(X)
-        raise DataError("X", f"{columns}, where one column of texts is expected", fix)
+        raise DataError("X", f"expected one column of texts, found {columns}", fix)
     problems = Problems()
     for row, value in enumerate(values, 1):
         if not isinstance(value, str):
-            what = f"{short_repr(value)}, where text is expected"
-            fix = "Replace missing values, e.g. by ''."
+            what = f"expected text, found {short_repr(value)}"
+            fix = "Replace missing values, e.g. with ''."
             problems.add(f"row {row}", what, fix)
     problems.raise_if_any()
     return [replace_surrogates(text) for text in values]

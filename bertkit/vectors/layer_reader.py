@@ -32,7 +32,7 @@ STRIDE = 64  # tokens shared by the windows of a long text whose words are read,
 
 def changed(encoder: Encoder) -> ModelError:
     """The error for an encoder that is not the one that was fitted."""
-    return ModelError(encoder.name, "its files have changed since it was fitted", "Fit again.")
+    return ModelError(encoder.name, "its files have changed since it was fitted", "Call fit again.")
 
 
 @dataclass(frozen=True)

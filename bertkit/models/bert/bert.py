@@ -76,7 +76,7 @@ class BertEmbeddings(nn.Module):
             raise ModelError(
                 "input_ids",
                 f"{end} tokens, but the model has {len(positions)} positions",
-                "Cut the texts, or make the model with more positions.",
+                "Truncate the texts, or build the model with more positions.",
             )
         if token_type_ids is None:
             segments = self.token_type_embeddings.weight[0]  # (hidden,)
@@ -485,7 +485,7 @@ def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> tr
         raise ModelError(
             "task.nsp",
             f"{encoder.name!r} is a {encoder.model_type}, which has no head for pairs of sentences",
-            "Write  task: {name: pretraining, nsp: none}",
+            "Set task: {name: pretraining, nsp: none}.",
         )
     return load_model(encoder, transformers.AutoModelForMaskedLM, {}, new_head=new_head)
 

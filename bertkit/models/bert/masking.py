@@ -36,7 +36,7 @@ def token_id(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
         raise ModelError(
             "model.name",
             f"the tokenizer has no {name.upper()} token, which pretraining needs",
-            "Take a tokenizer of the BERT family.",
+            "Use a tokenizer of the BERT family.",
         )
     return int(tokenizer.get_vocab()[token])
 
@@ -73,7 +73,7 @@ class Masking:
                 "task.whole_word",
                 "whole words can be masked only where tokens that continue a word begin with ##, "
                 "in scripts with blanks between words",
-                "Write  whole_word: false, which does the same in Chinese, Japanese or Thai.",
+                "Set whole_word: false, which does the same in Chinese, Japanese and Thai.",
             )
         self.nsp = nsp
         self.mask_probability = mask_probability

@@ -224,6 +224,7 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
             raise ModelError(
                 "config.json",
                 f"hidden_size is {encoder.hidden_size} in the encoder, {decoder.hidden_size} in the decoder",
+                "Use halves of the same size.",
             )
         super().__init__(config)
         self.encoder = BertModel(encoder)

@@ -33,15 +33,15 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
     if isinstance(encoder.config, BertConfig):
         return EncoderDecoderModel(config(encoder.config, **ids))
     if encoder.model_type != "bert":
-        what = f"{encoder.name!r} is a {encoder.model_type}, and both halves of this model are BERTs"
+        what = f"{encoder.name!r} is a {encoder.model_type}, but both halves must be BERTs"
         if encoder.config:
-            raise ModelError("model.config", what, "Write a BERT's, such as  config: mini")
-        raise ModelError("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased.")
+            raise ModelError("model.config", what, "Use a BERT's, such as config: mini.")
+        raise ModelError("model.name", what, "Use a BERT, such as google-bert/bert-base-uncased.")
     if not new_head:
         raise ModelError(
             "model.name",
             f"{encoder.name!r} is a BERT alone: its decoder would be random",
-            "Train it for this task, or name a model that was trained for it.",
+            "Train it for this task, or use a model that was trained for it.",
         )
     own_config = read_config(encoder.folder)
     loaded = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
@@ -80,14 +80,14 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
     if other := {source.model_type, target.model_type} - {"bert"}:
         raise ModelError(
             "model.name",
-            f"{encoder.name!r} is made of a {other.pop()}, and both halves of this model are BERTs",
-            "Name an encoder–decoder of two BERTs, or a BERT.",
+            f"{encoder.name!r} contains a {other.pop()}, but both halves must be BERTs",
+            "Use an encoder–decoder of two BERTs, or a BERT.",
         )
     if source.vocab_size != target.vocab_size:
         raise ModelError(
             "model.name",
             f"{encoder.name!r} reads {source.vocab_size:,} tokens and writes {target.vocab_size:,}",
-            "Source and target must have one tokenizer.",
+            "Use a model with one tokenizer for source and target.",
         )
     model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=saved)
     generation = model.generation_config
@@ -95,7 +95,7 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
         choices = (getattr(generation, name), getattr(saved, name, None), value)
         token = next((choice for choice in choices if choice is not None), None)
         if token is None:
-            raise ModelError(encoder.folder / "config.json", f"has no {name}", "Name another encoder.")
+            raise ModelError(encoder.folder / "config.json", f"has no {name}", "Use another model.")
         setattr(generation, name, token)
         setattr(model.config, name, token)
     return cast(EncoderDecoderModel, model)

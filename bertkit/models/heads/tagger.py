@@ -76,7 +76,7 @@ def window_emissions(arrays: Mapping[str, Array], tags: int, *, crf: bool) -> li
         raise ModelError(
             "the model",
             f"its outputs ({', '.join(arrays)}; {width} tags) are not those of a head with {tags} tags",
-            "Its config.json was edited, or belongs to another model.",
+            "Restore its config.json, which was edited or belongs to another model.",
         )
     chain = tuple(arrays[name] for name in parts) or None
     counted = zip(arrays["emissions"], arrays["words"].tolist(), strict=True)
@@ -95,7 +95,9 @@ def words_of_rows(
         read[row] += words
         parts[row].append(window.scores)
     if items[0].chain is not None and not all(np.isfinite(part).all() for part in items[0].chain):
-        raise ModelError("the model", "its CRF is not finite", "Its weights are damaged.")
+        raise ModelError(
+            "the model", "its CRF contains NaN or infinity", "The weights are damaged: train again."
+        )
     scores = [np.concatenate(part) for part in parts]
     require_finite(np.isfinite(table).all() for table in scores)
     return read, scores

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from bertkit.errors import ModelError
 from bertkit.files import read_json
 from bertkit.models.encoder import Encoder, load_extra_module, load_model
-from bertkit.models.untrusted import read_object
+from bertkit.models.untrusted import CORRECT, read_object
 from bertkit.text import Json, Record, listed
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Pooling = Literal["mean", "cls", "max"]
 DENSE = "2_Dense"  # folder of the dense layer
 LARGEST = 65_536  # outputs of a dense layer: a damaged file must not exhaust memory
+OTHER = "Use another model; bertkit supports the usual layout of sentence-transformers."
 _KNOWN = re.compile("Transformer Pooling( Dense)?( Normalize)?")
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid")
@@ -119,10 +120,10 @@ def read_layout(folder: Path, *, head: bool = False) -> tuple[Layout, int | None
         raise ModelError(
             f"{folder}/modules.json",
             f"its modules are {', '.join(modules) or 'none'}",
-            "bertkit reads Transformer, Pooling and optionally Dense and Normalize, in this order.",
+            "Use a model of Transformer, Pooling, and optionally Dense and Normalize, in this order.",
         )
     if modules["Transformer"] != folder:
-        raise ModelError(f"{folder}/modules.json", "its Transformer is not in the folder itself")
+        raise ModelError(f"{folder}/modules.json", "its Transformer is not in the folder itself", OTHER)
     layout = Layout(_pooling(modules["Pooling"] / "config.json"), normalize="Normalize" in modules)
     if "Dense" in modules:
         layout = _dense(modules["Dense"], layout)
@@ -139,7 +140,9 @@ def read_limits(folder: Path) -> tuple[int | None, bool]:
     settings = read_object(file) if file.is_file() and (folder / "modules.json").is_file() else {}
     longest = settings.get("max_seq_length")
     if longest is not None and not _is_integer(longest, 8):
-        raise ModelError(file, f"max_seq_length is {longest!r}", "Expected a whole number from 8 on.")
+        raise ModelError(
+            file, f"max_seq_length: expected a whole number from 8 on, found {longest!r}", CORRECT
+        )
     return longest, settings.get("do_lower_case") is True
 
 
@@ -154,16 +157,16 @@ def _modules(folder: Path, head: bool) -> dict[str, Path]:
     file = folder / "modules.json"
     listed = read_json(file)
     if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
-        raise ModelError(file, "not a list of modules")
+        raise ModelError(file, "not a list of modules", "Download the model again.")
     folders = {}
     for module in listed[: len(listed) - head]:
         name = str(module.get("type", ""))
         inside = folder / str(module.get("path", ""))
         if not inside.resolve().is_relative_to(folder.resolve()):
-            raise ModelError(file, f"names {inside}, which is outside of the model")
+            raise ModelError(file, f"names {inside}, which is outside of the model", OTHER)
         kind = name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
         if kind in folders:
-            raise ModelError(file, f"names two modules {kind}; bertkit reads one")
+            raise ModelError(file, f"names two modules {kind}; bertkit supports one", OTHER)
         folders[kind] = inside
     return folders
 
@@ -174,12 +177,16 @@ def _dense(folder: Path, layout: Layout) -> Layout:
     activation = str(config.get("activation_function", "")).rpartition(".")[2]
     size: Any = config.get("out_features")
     if activation not in ACTIVATIONS or folder.name != DENSE:
-        raise ModelError(folder, f"bertkit reads no dense layer with {activation or 'no activation'}")
+        raise ModelError(
+            folder, f"a dense layer with {activation or 'no activation'} is not supported", OTHER
+        )
     if not _is_integer(size, 1, LARGEST):
-        raise ModelError(file, f"out_features is {size!r}", f"Expected a whole number from 1 to {LARGEST}.")
+        raise ModelError(
+            file, f"out_features: expected a whole number from 1 to {LARGEST}, found {size!r}", CORRECT
+        )
     places = {config.get(f"module_{end}put_name") for end in ("in", "out")}
     if config.get("use_residual") or not places <= {None, "sentence_embedding"}:
-        raise ModelError(file, "a residual, or a layer that is not over the pooled vector")
+        raise ModelError(file, "is a residual layer, or does not read the pooled vector", OTHER)
     return layout._replace(dense=size, activation=activation, bias=bool(config.get("bias", True)))
 
 
@@ -200,9 +207,9 @@ def _pooling(file: Path) -> Pooling:
         named = (
             listed([*map(str, ways if isinstance(ways, list) else [ways]), *unknown]) or "no way of pooling"
         )
-        raise ModelError(file, f"names {named}, where bertkit pools by exactly one of mean, cls and max")
+        raise ModelError(file, f"expected exactly one of mean, cls and max, found {named}", OTHER)
     if config.get("include_prompt") is False:
-        raise ModelError(file, "leaves the prompt out of the pooling; bertkit pools over it")
+        raise ModelError(file, "include_prompt is false, but bertkit pools over the prompt too", OTHER)
     only: Pooling = ways[0]
     return only
 
