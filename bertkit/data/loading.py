@@ -30,10 +30,11 @@ from bertkit.data.schema import (
     warn,
 )
 from bertkit.data.sources import Part, open_source
+from bertkit.data.spelling import merge_labels
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
 from bertkit.data.table import AS_READ, Checked, Data, Loaded, Row, RowRules, Table
-from bertkit.data.values import convert, is_blank, refuse_unequal, split_labels, without_decimals
+from bertkit.data.values import convert, is_blank, marked, refuse_unequal, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import counted, listed
@@ -52,6 +53,7 @@ class _Rows(NamedTuple):
     target: str | None
     options: Any  # of the task
     findings: list[Finding]
+    respelled: Mapping[str, str] = {}  # by `data.labels`: label -> the spelling that replaced it
 
 
 def load(
@@ -108,7 +110,10 @@ def load(
         loaded = {split: _loaded(read.tables.pop(split), schema) for split in wanted if split in read.tables}
     every = list(chain.from_iterable(parts.values()))
     findings = dict.fromkeys(finding for part in every for finding in part.findings)
-    declared = (part.class_names.get(str(part.mapping.get(read.target or ""))) for part in every)
+    declared = [part.class_names.get(str(part.mapping.get(read.target or ""))) for part in every]
+    marks = spec.columns.get(read.target or "", "")
+    if not isinstance(marks, str):
+        declared = [sorted(marks)]
     present = {name for table in loaded.values() for name in table.rows.column_names}
     if spec.by and spec.by not in present:
         columns = list(dict.fromkeys(name for part in every for name in part.columns))
@@ -118,7 +123,7 @@ def load(
         rows={split: table.rows for split, table in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
         target=read.target,
-        class_names=list(dict.fromkeys(next(filter(None, declared), []))),
+        class_names=list(dict.fromkeys(read.respelled.get(n, n) for n in next(filter(None, declared), []))),
         fingerprints={split: table.fingerprint for split, table in loaded.items()},
         findings=[*findings, *read.findings],
         options=read.options,
@@ -196,12 +201,17 @@ def _read_tables(
         notes = list[Finding]()
         if targets := [name for name in schema.targets if name in table.values]:
             # `validate_rows` may make tags of the spans that were read: messages name the column of the spans
-            theirs = given_name(targets[0] if targets[0] in read or not read else read[0], spec.columns)
+            name = targets[0] if targets[0] in read or not read else read[0]
+            theirs = "`, `".join(columns_of(spec.columns.get(name, name)))
             tables[split], notes = _drop_unlabelled(table, split, targets, theirs, spec)
         findings += changes + notes
     present = {*chain.from_iterable(table.values for table in tables.values())}
     target = next((name for name in schema.targets if name in present), None)
     names = names_of(schema.columns[target]) if target else None
+    respelled: Mapping[str, str] = {}
+    if spec.labels and target and names:
+        tables, respelled, notes = merge_labels(tables, target, schema.columns[target].holds, known_labels)
+        findings += notes
     if share is not None:
         count = len(tables["train"])
         common = present.intersection(*(table.values for table in tables.values()))
@@ -228,7 +238,7 @@ def _read_tables(
         if known_labels is not None:
             tables, notes = known_only(tables, target, names, known_labels, spec.unseen_labels)
             findings += notes
-    return _Rows(tables, target, options, findings)
+    return _Rows(tables, target, options, findings, respelled)
 
 
 def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
@@ -259,7 +269,7 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
             if group_by:
                 origin.groups.extend(_groups(rows, group_by, places, part.name))
             for name in names:
-                values = _cells(rows, name, mapping.get(name), columns[name], spec)
+                values = _cells(rows, name, mapping.get(name), columns[name], spec, places)
                 if columns[name].holds != "label":  # labels are converted once all of them are read
                     values = convert(values, theirs[name], columns[name], places)
                 read[name].extend(values)
@@ -286,11 +296,13 @@ def _groups(rows: Sequence[Row], group_by: str, places: Origin, part: str) -> It
 
 
 def _cells(
-    rows: Sequence[Row], name: str, source: Source | None, column: Column, spec: DataSpec
+    rows: Sequence[Row], name: str, source: Source | None, column: Column, spec: DataSpec, places: Origin
 ) -> list[Any]:
     """The values of a column in these rows, before they are converted; equal labels are one object."""
     if source is None:
         return [None] * len(rows)
+    if column.holds == "labels" and not isinstance(source, str):
+        return list(marked(rows, source, places))
     values = [cell(row, source) for row in rows]
     if column.holds == "labels":
         return [split_labels(value, spec.labels_separator) for value in values]

@@ -26,6 +26,7 @@ _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 _WHOLE = re.compile(r"-?\d+\.0")
 _EXPONENT = re.compile(r"-?\d(\.\d+)?[eE]\+\d+")  # how a spreadsheet writes a long number
 _AS_TEXT = "keep it as text, e.g. pandas.read_csv(FILE, dtype={NAME: str})"
+_MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _EXACT = 2**53  # beyond it, floats are not all whole numbers
 
 
@@ -215,6 +216,31 @@ def split_labels(value: Any, separator: str) -> Any:
     if not isinstance(value, str) or _LIST_AS_TEXT.fullmatch(value):
         return value
     return [part.strip() for part in value.split(separator) if part.strip()]
+
+
+def marked(rows: Sequence[Record], names: Iterable[str], origin: Origin) -> list[list[str] | None]:
+    """For each row the names of the columns that hold 1, sorted; None where one of them is empty.
+
+    Raises DataError with the rows in which a column holds something other than 0, 1, true and false.
+    """
+    names = sorted({*names})
+    problems = Problems()
+    labels = list[list[str] | None]()
+    for index, row in enumerate(rows):
+        marks = dict[str, bool]()
+        for name in names:
+            value = row.get(name)
+            if is_blank(value) or is_missing(value):
+                continue
+            text = str(value).strip().casefold()
+            marks[name] = _MARKS.get(text, False)
+            if text not in _MARKS:
+                what = f"`{name}` holds {short_repr(value)}, where 0 or 1 is expected"
+                fix = "Write 0 or 1, also as false or true. Texts and lists of labels are mapped by one name."
+                problems.add(origin[index], what, fix, kind=name)
+        labels.append([name for name in names if marks[name]] if len(marks) == len(names) else None)
+    problems.raise_if_any()
+    return labels
 
 
 def _labels(value: Any) -> list[str] | None:
