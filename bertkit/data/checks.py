@@ -162,11 +162,13 @@ def _balance(rows: Dataset, name: str, data: Data, split: str, few_rows: bool) -
             if counts
             else f"no row has {kind}"
         )
-        by_name = "Name the labels that a row has, instead of 0 and 1 for each."
+        by_name = (
+            "Name the labels that a row has; map columns of 0 and 1 as  data: {columns: {labels: [A, B]}}"
+        )
         yield _alike(split, have, by_name if several else "Is the right column mapped?")
     if split == "train":
-        several = data.class_names if column.holds == "labels" else ()
-        if absent := [label for label in several if column.names.get(label, label) not in counts]:
+        expected = data.class_names if column.holds == "labels" else ()
+        if absent := [label for label in expected if column.names.get(label, label) not in counts]:
             what = f"train: no row has the label {listed(list(map(repr, absent)), MANY_LABELS)}"
             yield warn(what, "Add rows with it, or leave it out: no answer will have it.")
         yield from _label_findings(counts, few_rows)
