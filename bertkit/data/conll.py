@@ -44,7 +44,8 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
     """
     names = spec.header if isinstance(spec.header, list) else []
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError("data.header", f"names a column twice: {', '.join(twice)}")
+        what = f"names a column twice: {', '.join(twice)}"
+        raise DataError("data.header", what, "Give columns different names.")
     lines = iter(lines)
     head = list(islice(lines, PEEK))
     split = [_fields(line.rstrip("\r\n"), spec.delimiter) for _, line in head]

@@ -130,7 +130,7 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
                 "add documents, or name a validation file",
             )
         if not any(sizes):
-            raise DataError(parts[0].name, "holds no documents with text")
+            raise DataError(parts[0].name, "holds no documents with text", "Is the right column mapped?")
         for name, writer in writers.items():
             writer.finish(name)
 

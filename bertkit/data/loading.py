@@ -80,7 +80,8 @@ def load(
     share = spec.validation if needs_train else None
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
     if schema.corpus and spec.group_by:
-        raise DataError("data.group_by", "documents of a corpus have no groups; equal texts stay together")
+        what = "documents of a corpus have no groups; equal texts stay together"
+        raise DataError("data.group_by", what, "Remove data.group_by.")
     if schema.corpus and (spec.exclude or spec.relabel):
         raise DataError("data", "`exclude` and `relabel` are not for a corpus", "Correct its files.")
     if spec.by and (schema.corpus or schema.together):
@@ -88,6 +89,7 @@ def load(
             "data.by",
             "scores by a column need rows that are scored one by one, and not documents of a corpus or a "
             "search",
+            "Remove data.by.",
         )
     complete = splits is None or (isinstance(spec.source, dict) and {*splits} >= spec.source.keys())
     if not schema.corpus:
@@ -96,7 +98,8 @@ def load(
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
     unmapped = open_source(spec, opened, {*chain.from_iterable(map(columns_of, sources))})
     if splits is None and "train" not in unmapped:
-        raise DataError(str(spec.source), f"no train split; available: {', '.join(unmapped)}")
+        what = f"no train split; available: {', '.join(unmapped)}"
+        raise DataError(str(spec.source), what, "Map it, e.g.  data: {splits: {train: NAME}}")
     parts = _map_columns(unmapped, spec, schema)
     wanted = [split for split in SPLITS if splits is None or split in splits]
     if schema.corpus:
@@ -118,7 +121,7 @@ def load(
     if spec.by and spec.by not in present:
         columns = list(dict.fromkeys(name for part in every for name in part.columns))
         what = f"no column `{spec.by}`, which `data.by` names; found: {listed(columns)}"
-        raise DataError(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}")
+        raise DataError(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}", "Correct data.by.")
     return Data(
         rows={split: table.rows for split, table in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
@@ -164,7 +167,8 @@ def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Par
         group_by = _group_column(chosen, spec)
         if split == "train" and group_by and group_by not in part.columns:
             what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
-            raise DataError(part.name, f"{what}{did_you_mean(group_by, part.columns)}")
+            what += did_you_mean(group_by, part.columns)
+            raise DataError(part.name, what, "Correct data.group_by.")
     except DataError:
         if part.all_keys is None:
             raise

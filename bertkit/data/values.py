@@ -26,7 +26,7 @@ _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 _WHOLE = re.compile(r"-?\d+\.0")
 _EXPONENT = re.compile(r"-?\d(\.\d+)?[eE]\+\d+")  # how a spreadsheet writes a long number
 _AS_TEXT = "keep it as text, e.g. pandas.read_csv(FILE, dtype={NAME: str})"
-_MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _EXACT = 2**53  # beyond it, floats are not all whole numbers
 
 
@@ -62,7 +62,7 @@ def read_inputs(
     expected += f" {{{', '.join(f'{name!r}: …' for name in sorted(inputs[0]))}}}"
     for where, row in numbered:
         if not isinstance(row, Mapping):
-            problems.add(where, f"expected {expected}, found {short_repr(row)}")
+            problems.add(where, f"expected {expected}, found {short_repr(row)}", "Give texts or dicts.")
     problems.raise_if_any()
     where, first = numbered[0]
     chosen = next((names for names in inputs if has_columns(first, names, mapped)), None)
@@ -233,8 +233,8 @@ def marked(rows: Sequence[Record], names: Iterable[str], origin: Origin) -> list
             if is_blank(value) or is_missing(value):
                 continue
             text = str(value).strip().casefold()
-            marks[name] = _MARKS.get(text, False)
-            if text not in _MARKS:
+            marks[name] = MARKS.get(text, False)
+            if text not in MARKS:
                 what = f"`{name}` holds {short_repr(value)}, where 0 or 1 is expected"
                 fix = "Write 0 or 1, also as false or true. Texts and lists of labels are mapped by one name."
                 problems.add(origin[index], what, fix, kind=name)
@@ -248,7 +248,7 @@ def _labels(value: Any) -> list[str] | None:
         return None
     if isinstance(value, str):
         what = f"holds a list written as text, {short_repr(value)}"
-        raise WrongColumn(f"{what}; write a|b, or keep lists in jsonl or parquet, or give them from Python")
+        raise WrongColumn(f"{what}; write a|b, or JSON lists in jsonl, or give lists from Python")
     if not isinstance(value, list):
         raise WrongType(value, "a list of labels, or text such as a|b,")
     if any(isinstance(part, float | list) for part in value):
