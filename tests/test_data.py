@@ -363,7 +363,7 @@ REFUSED = [  # files, which of them is read (all, as a folder), what the message
         ({"text": ["subject", "body"]}, "`text` holds 0, where text is expected"),
         ({"text": ["subject", "boddy"]}, "no column `boddy`, which `data.columns` names for `text`"),
         ({"text": "subject", "label": ["label", "body"]}, "`label` cannot be read from several columns"),
-        ({"text": "subject", "score": ["body", "label"]}, "`score` is none"))),
+        ({"text": "subject", "score": ["body", "label"]}, "`score` cannot be read"))),
     ({"train.csv": "text,label\na,x\n", "dev.csv": "text,label\na,x\n", "val.csv": "text,label\na,x\n"}, "",
      ["two names for validation: val, dev"]),
     ({"train.jsonl": labelled("x"), "train.csv": "text,label\na,x\n"}, "",
@@ -784,7 +784,7 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     assert "the label 'd'" in fails(tmp_path, splits=["test"], known_labels=["a", "b"])
     assert len(get(tmp_path, known_labels="abcd").rows["test"]) == 2
     write(tmp_path / "test.jsonl", labelled("d"))
-    assert "test: no row remains" in fails(tmp_path, unseen_labels="ignore")
+    assert "test: all rows were dropped" in fails(tmp_path, unseen_labels="ignore")
 
 
 MERGED = {"pos": "pos", "Pos": "pos", "neg": "neg"}

@@ -137,7 +137,7 @@ NO_DATA = [
     ({"train": TRAIN, "validation": 2}, "data.validation: must be less than 1, found 2"),
     ({"train": TRAIN, "test": 0.1}, "expected rows, found the number 0.1\n.*Only validation can be a share"),
     ({"validation": 0.1}, "data.source: missing"),
-    ([], "train: holds no rows"),
+    ([], "train: is empty: it has no rows"),
     ([{"text": "a"}, "b"], "train, row 2: expected a dict of columns, found 'b'"),
     ({"text": ["a", "b"], "label": ["x"]}, "different lengths: `text` 2, `label` 1"),
     ({"text": ["a", None, 5, "b"], "label": ["x"] * 4}, f"{UNSTORED} with 'a' in row 1, 5 in row 3"),

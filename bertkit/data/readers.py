@@ -136,7 +136,7 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> N
                 yield number, row
         problems.raise_if_any()
         if not number:
-            what = "is empty: no rows" + " after the header" * (reader.columns == "header")
+            what = "is empty: no rows" + " after the header" * (reader in (CSV, TSV, XLSX))
             raise DataError(problems.name, what, "Is it the right file?")
 
 
