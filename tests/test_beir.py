@@ -126,7 +126,7 @@ def test_judgements_in_another_layout_and_a_broken_archive(tmp_path):
         ("q1\td1\t1\nq1\td2\t1\n", "test.tsv:1: no header with query-id, corpus-id, score; found: q1, d1, 1"),
         ("q1 0 d1 1\nq1 0 d2 1\n", "test.tsv:1: no header with query-id, corpus-id, score; found: q1 0 d1 1"),
         (f"{HEADER}q1\td1\n", "test.tsv:2: expected 3 fields, found 2"),
-        (HEADER, "test.tsv: is empty: no rows"),
+        (HEADER, "test.tsv: is empty: no rows after the header"),
         ("", "test.tsv: the file is empty"),
     ):
         assert wrong(folder(tmp_path, test=text)) == [f"qrels/{problem}"]

@@ -293,7 +293,7 @@ def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(r
         cross_validate(recipe.with_("early_stopping.patience=2"), tmp_path / "run")
     small.raises(
         DataError,
-        "folds: 17 folds of 16 rows of train",
+        "folds: 17 folds need at least 17 groups",
         cross_validate,
         recipe.with_("folds=17"),
         tmp_path / "run",

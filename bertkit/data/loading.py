@@ -214,8 +214,10 @@ def _read_tables(
     names = names_of(schema.columns[target]) if target else None
     respelled: Mapping[str, str] = {}
     if spec.labels and target and names:
-        tables, respelled, notes = merge_labels(tables, target, schema.columns[target].holds, known_labels)
-        findings += notes
+        merged = merge_labels(tables, target, schema.columns[target].holds, known_labels)
+        tables = merged.tables
+        respelled = merged.respelled
+        findings += merged.findings
     if share is not None:
         count = len(tables["train"])
         common = present.intersection(*(table.values for table in tables.values()))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note
@@ -34,51 +36,57 @@ def spellings(groups: Iterable[Sequence[str]], counts: Mapping[str, int]) -> str
     return listed(shown, MOST_GROUPS)
 
 
+class Merged(NamedTuple):
+    """Tables whose labels were merged. respelled: label -> the spelling that replaced it."""
+
+    tables: dict[str, Table]
+    respelled: dict[str, str]
+    findings: list[Finding]
+
+
 def merge_labels(
     tables: Mapping[str, Table], target: str, holds: str, known_labels: Collection[str] | None
-) -> tuple[dict[str, Table], dict[str, str], list[Finding]]:
-    """The tables with each label in its most frequent spelling in train, or as `known_labels` have it; what
-    became what; and a note.
+) -> Merged:
+    """The tables with each label in its most frequent spelling in train, or as `known_labels` have it.
 
     holds: what the column of the target holds, with tags in BIO. Of spellings that are as frequent, the first
     one counts.
     """
-    counts = {
-        split: Counter(label for value in table.values.get(target, ()) for label in _labels(value, holds))
-        for split, table in tables.items()
-    }
+    known = sorted(known_labels or ())
+    counts = {split: _counts(table.values.get(target, ()), holds) for split, table in tables.items()}
     total = sum(counts.values(), Counter[str]())
-    preferred = sorted(known_labels or ()) or [name for name, _ in counts.get("train", total).most_common()]
+    preferred = known or [name for name, _ in counts.get("train", total).most_common()]
     chosen = {folded(name): name for name in reversed(preferred)}
-    new = {name: chosen.get(folded(name), name) for name in total if name not in (known_labels or ())}
-    new = {name: label for name, label in new.items() if name != label}
-    if not new:
-        return dict(tables), {}, []
+    groups = dict[str, list[str]]()
+    respelled = dict[str, str]()
+    for name in total:
+        label = chosen.get(folded(name), name)
+        if name != label and name not in known:
+            respelled[name] = label
+            groups.setdefault(label, [label]).append(name)
+    if not groups:
+        return Merged(dict(tables), {}, [])
     merged = dict[str, Table]()
     for split, table in tables.items():
-        changed: dict[str, Sequence[Any]] = {}
-        if target in table.values:
-            changed[target] = _like(table.values[target], lambda value: _respelled(value, holds, new))
-        if "spans" in table.values:
-            changed["spans"] = _like(table.values["spans"], lambda value: _respelled(value, "spans", new))
+        kinds = {name: kind for name, kind in ((target, holds), ("spans", "spans")) if name in table.values}
+        changed = dict[str, Sequence[Any]]()
+        for name, kind in kinds.items():
+            values = map(partial(_respelled, kind, respelled), table.values[name])
+            changed[name] = DiskList(values) if isinstance(table.values[name], DiskList) else list(values)
         merged[split] = table.with_(**changed)
-    groups = [[label, *(name for name in new if new[name] == label)] for label in dict.fromkeys(new.values())]
-    what = f"data.labels merged {counted(len(new), 'spelling')}: {spellings(groups, total)}"
-    return merged, new, [note(what)]
+    what = f"data.labels merged {counted(len(respelled), 'spelling')}: {spellings(groups.values(), total)}"
+    return Merged(merged, respelled, [note(what)])
 
 
-def _like(values: Sequence[Any], read: Callable[[Any], Any]) -> Sequence[Any]:
-    return DiskList(map(read, values)) if isinstance(values, DiskList) else list(map(read, values))
-
-
-def _labels(value: Any, holds: str) -> Iterable[str]:
-    """The labels of a value, of tags the type of each entity."""
+def _counts(values: Iterable[Any], holds: str) -> Counter[str]:
+    """The labels of these values, of tags the type of each entity."""
     if holds == "tags":
-        return [tag[2:] for tag in value or () if tag[0] == "B"]
-    return [value] if isinstance(value, str) else value or ()
+        tags = chain.from_iterable(value or () for value in values)
+        return Counter(tag[2:] for tag in tags if tag[0] == "B")
+    return Counter(chain.from_iterable([v] if isinstance(v, str) else v or () for v in values))
 
 
-def _respelled(value: Any, holds: str, new: Mapping[str, str]) -> Any:
+def _respelled(holds: str, new: Mapping[str, str], value: Any) -> Any:
     if holds == "labels":
         return value and list(dict.fromkeys(new.get(label, label) for label in value))
     if holds == "tags":
