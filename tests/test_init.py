@@ -308,11 +308,11 @@ def test_sources_other_than_one_file(tmp_path):
 
 def test_columns_of_0_and_1_that_are_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = table(["text", "topic", '"a,b"', "c", "d"], "the cat {n} sat", "{side}", "1", "0", "1")
+    text = table(["text", "mood", '"a,b"', "c", "d"], "the cat {n} sat", "{side}", "1", "0", "1")
     small.write_rows(Path("a.csv"), text + table([], "a dog {n} ran", "{side}", "0", "1", "0"))
     told = refused(capsys, "init", "a.csv")
-    assert "    topic: good, bad\n    a,b, c, d: ['a,b', 'd'], ['c']\n" in told
-    assert "unlike these:\n    topic: good, bad\n" in refused(capsys, "init", "a.csv", "--label", "topic,c")
+    assert "    mood: good, bad\n    a,b, c, d: ['a,b', 'd'], ['c']\n" in told
+    assert "unlike these:\n    mood: good, bad\n" in refused(capsys, "init", "a.csv", "--label", "mood,c")
     assert "labels: a,b, d, 2 values" in said(capsys, "init", "a.csv", "--label", "a,b", "--label", "d")
     assert parse(Path("a.yaml").read_bytes()).data["data"]["columns"]["labels"] == ["a,b", "d"]
     assert bertkit.init("a.csv", label="c,d").sections["data"]["columns"]["labels"] == ["c", "d"]

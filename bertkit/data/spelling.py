@@ -52,16 +52,16 @@ def merge_labels(
     holds: what the column of the target holds, with tags in BIO. Of spellings that are as frequent, the first
     one counts.
     """
-    known = sorted(known_labels or ())
+    of_model = sorted(known_labels or ())
     counts = {split: _counts(table.values.get(target, ()), holds) for split, table in tables.items()}
     total = sum(counts.values(), Counter[str]())
-    preferred = known or [name for name, _ in counts.get("train", total).most_common()]
+    preferred = of_model or [name for name, _ in counts.get("train", total).most_common()]
     chosen = {folded(name): name for name in reversed(preferred)}
     groups = dict[str, list[str]]()
     respelled = dict[str, str]()
     for name in total:
         label = chosen.get(folded(name), name)
-        if name != label and name not in known:
+        if name != label and name not in of_model:
             respelled[name] = label
             groups.setdefault(label, [label]).append(name)
     if not groups:
