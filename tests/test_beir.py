@@ -91,7 +91,7 @@ def test_everything_wrong_with_the_texts_is_said_at_once(tmp_path):
             "corpus.jsonl:6: holds {'_id': 'd5', 'title': 3, 'text': None}, where texts in `_id` and `text` "
             "are expected"
         ),
-        'corpus.jsonl:7: expected an object, found a list',
+        "corpus.jsonl:7: expected an object, found a list",
         "queries.jsonl:4: holds {'_id': True, 'text': 'z'}, where texts in `_id` and `text` are expected",
         ".: the query 'q3' is empty",
     ]
