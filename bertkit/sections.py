@@ -117,7 +117,8 @@ class DataSpec(Section):
     splits: dict[Split, str] | None = None
     """Split -> its name at the source, if it differs."""
     columns: dict[str, str | Texts] = {}
-    """Canonical column -> column at the source; several text columns are joined."""
+    """Canonical column -> column at the source. Several text columns are joined; `labels` may be several
+    columns of 0 and 1, named by their labels."""
     format: Text | None = None
     """null: from the file's name. Quotes group fields in csv, not in tsv."""
     header: bool | list[str] = True
@@ -149,6 +150,8 @@ class DataSpec(Section):
     """Lists (jsonl, csv, tsv, xlsx) of rows to leave out, by `location` or `id`."""
     relabel: Text | Texts | None = None
     """Lists of rows whose target is replaced by the one in the list."""
+    labels: Literal["casefold"] | None = None
+    """casefold: labels that differ only in case, blanks or Unicode form become the most frequent one."""
     labels_separator: Text = "|"
     """Between the labels of a row, where `labels` is text."""
     missing_labels: Literal["error", "ignore"] = "error"

@@ -91,7 +91,7 @@ def test_everything_wrong_with_the_texts_is_said_at_once(tmp_path):
             "corpus.jsonl:6: holds {'_id': 'd5', 'title': 3, 'text': None}, where texts in `_id` and `text` "
             "are expected"
         ),
-        'corpus.jsonl:7: a list, where an object such as {"text": "…"} is expected',
+        "corpus.jsonl:7: expected an object, found a list",
         "queries.jsonl:4: holds {'_id': True, 'text': 'z'}, where texts in `_id` and `text` are expected",
         ".: the query 'q3' is empty",
     ]
@@ -125,8 +125,8 @@ def test_judgements_in_another_layout_and_a_broken_archive(tmp_path):
     for text, problem in (
         ("q1\td1\t1\nq1\td2\t1\n", "test.tsv:1: no header with query-id, corpus-id, score; found: q1, d1, 1"),
         ("q1 0 d1 1\nq1 0 d2 1\n", "test.tsv:1: no header with query-id, corpus-id, score; found: q1 0 d1 1"),
-        (f"{HEADER}q1\td1\n", "test.tsv:2: 2 fields where 3 are expected"),
-        (HEADER, "test.tsv: holds no rows"),
+        (f"{HEADER}q1\td1\n", "test.tsv:2: expected 3 fields, found 2"),
+        (HEADER, "test.tsv: is empty: no rows after the header"),
         ("", "test.tsv: the file is empty"),
     ):
         assert wrong(folder(tmp_path, test=text)) == [f"qrels/{problem}"]

@@ -365,8 +365,8 @@ REFUSED = [  # files, which of them is read (all, as a folder), what the message
       for columns, part in (
         ({"text": ["subject", "body"]}, "`text` holds 0, where text is expected"),
         ({"text": ["subject", "boddy"]}, "no column `boddy`, which `data.columns` names for `text`"),
-        ({"text": "subject", "label": ["label", "body"]}, "only columns of text can be joined; `label` is none"),
-        ({"text": "subject", "score": ["body", "label"]}, "`score` is none"))),
+        ({"text": "subject", "label": ["label", "body"]}, "`label` cannot be read from several columns"),
+        ({"text": "subject", "score": ["body", "label"]}, "`score` cannot be read"))),
     ({"train.csv": "text,label\na,x\n", "dev.csv": "text,label\na,x\n", "val.csv": "text,label\na,x\n"}, "",
      ["two names for validation: val, dev"]),
     ({"train.jsonl": labelled("x"), "train.csv": "text,label\na,x\n"}, "",
@@ -839,7 +839,7 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     assert "the label 'd'" in fails(tmp_path, splits=["test"], known_labels=["a", "b"])
     assert len(get(tmp_path, known_labels="abcd").rows["test"]) == 2
     write(tmp_path / "test.jsonl", labelled("d"))
-    assert "test: no row remains" in fails(tmp_path, unseen_labels="ignore")
+    assert "test: all rows were dropped" in fails(tmp_path, unseen_labels="ignore")
 
 
 MERGED = {"pos": "pos", "Pos": "pos", "neg": "neg"}
@@ -1000,7 +1000,7 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     assert warnings == [
         f"train: 2 rows with an empty `text`: {train}:23, {train}:24",
         "train: labels with fewer than 10 rows: Ab 1, ab  1",
-        "train: 2 labels differ only in case, space or Unicode form: 'Ab' = 'ab '",
+        "train: 2 labels differ only in case, blanks or Unicode form: 'Ab' 1 = 'ab ' 1",
         f"train: 1 row repeats an earlier row; e.g. {train}:22 and {train}:3",
         "test: every row has the label 'a'; some of its scores are not defined or always the same",
     ]
@@ -1019,13 +1019,13 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
 @pytest.mark.parametrize(
     ("names", "warned"),
     [
-        (("négatif", "ne\u0301gatif"), r"'ne\u0301gatif' = 'n\xe9gatif'"),
-        (("ｇｏｏｄ", "good", "bad"), r"'good' = '\uff47\uff4f\uff4f\uff44'"),
+        (("négatif", "ne\u0301gatif"), r"'n\xe9gatif' 10 = 'ne\u0301gatif' 10"),
+        (("ｇｏｏｄ", "good", "bad"), r"'\uff47\uff4f\uff4f\uff44' 10 = 'good' 10"),
         (
             ("می\u200cشود", "میشود"),
-            r"'\u0645\u06cc\u0634\u0648\u062f' = '\u0645\u06cc\u200c\u0634\u0648\u062f'",
+            r"'\u0645\u06cc\u200c\u0634\u0648\u062f' 10 = '\u0645\u06cc\u0634\u0648\u062f' 10",
         ),
-        (("Ärger", "ärger"), "'Ärger' = 'ärger'"),
+        (("Ärger", "ärger"), "'Ärger' 10 = 'ärger' 10"),
         (("情感，服务", "情感，价格"), "'情感，服务' look like several labels"),
         (("情感，服务", "情感、价格"), "'情感、价格' look like several labels"),
         (("جودة،سعر", "سعر"), "'جودة،سعر' look like several labels"),

@@ -147,24 +147,24 @@ SAD = [  # what is wrong, file name, content, what the message says; layout
     ("UTF-16 BE", "t.jsonl", '{"a": 1}\n'.encode("utf-16-be"), ["t.jsonl:1: a NUL byte at column 1", "utf-16-be"]),
     ("UTF-16 in json", "t.json", "[]".encode("utf-16"), ["the file is UTF-16", "{encoding: utf-16}"]),
     ("a mark of UTF-8", "t.csv", b"\xef\xbb\xbfa\nb\n", ["the file is UTF-8", ": utf-8}"], {"encoding": "cp1252"}),
-    ("half a UTF-16", "t.csv", b"\xff\xfea\0\n\0\0\xd8b\0", ["line 0 something is not UTF-16"], {"encoding": "utf-16"}),
-    ("half a json", "t.json", b"\xff\xfe[\0\0\xd8]\0", ["line 0 something is not UTF-16"], {"encoding": "utf-16"}),
-    ("semicolons", "t.csv", "a;b;c\nx,y;1;2\n", ["t.csv:1: the first line has 1 field, but 3 where", SEMICOLON]),
-    ("semicolons in quotes", "t.csv", '"a, b";"c"\n"x\n";y\n', ["1 field, but 2 where ';'", SEMICOLON]),
-    ("semicolons, one comma", "t.csv", "a;b, c;d\nx;y;z\n", ["t.csv:2: 1 field where 2 are expected"]),
-    ("semicolons and names", "t.csv", "x;y\n", ["1 field, but 2", SEMICOLON], {"header": ["a", "b"]}),
-    ("tabs in csv", "t.csv", "a\tb\nx\ty\n", ["1 field, but 2", 'data.delimiter="\\t"']),
-    ("commas in tsv", "t.tsv", "a,b\nx,y\n", ["1 field, but 2", 'delimiter: ","']),
+    ("half a UTF-16", "t.csv", b"\xff\xfea\0\n\0\0\xd8b\0", ["invalid UTF-16 after line 0"], {"encoding": "utf-16"}),
+    ("half a json", "t.json", b"\xff\xfe[\0\0\xd8]\0", ["invalid UTF-16 after line 0"], {"encoding": "utf-16"}),
+    ("semicolons", "t.csv", "a;b;c\nx,y;1;2\n", ["t.csv:1: the first line has 1 column; with ';'", SEMICOLON]),
+    ("semicolons in quotes", "t.csv", '"a, b";"c"\n"x\n";y\n', ["with ';' as delimiter it would have 2", SEMICOLON]),
+    ("semicolons, one comma", "t.csv", "a;b, c;d\nx;y;z\n", ["t.csv:2: expected 2 fields, found 1"]),
+    ("semicolons and names", "t.csv", "x;y\n", ["as delimiter it would have 2", SEMICOLON], {"header": ["a", "b"]}),
+    ("tabs in csv", "t.csv", "a\tb\nx\ty\n", ["as delimiter it would have 2", 'data.delimiter="\\t"']),
+    ("commas in tsv", "t.tsv", "a,b\nx,y\n", ["as delimiter it would have 2", 'delimiter: ","']),
     ("both", "t.csv", b"a;b\nx;y\n\xfc;y\n", ["t.csv:1: the first", SEMICOLON, "t.csv:3: byte 0xFC", CP1252]),
-    ("too few fields", "t.csv", "a,b\nx,y\nz\n", ["t.csv:3: 1 field where 2 are expected"]),
-    ("too few is never fine", "t.csv", "a,b\nz\n", ["t.csv:2: 1 field"], {"extra_fields": "ignore"}),
-    ("too few of two rows", "t.tsv", "a\tb\nx\n1\t2\ny\n", ["data.missing_fields=ignore", "t.tsv:4: 1 field"]),
-    ("a field more on two lines", "t.csv", 'a,b\nx,y\n"x,y,z\nx",y,z\n', ["t.csv:3: 3 fields where 2 are"]),
-    ("too many fields", "t.csv", "a,b\nx,y,z\n", ["t.csv:2: 3 fields where 2", "extra_fields: ignore"]),
-    ("too many, few are fine", "t.csv", "a\nx,y\n", ["2 fields", "extra_fields=ignore"], {"missing_fields": "ignore"}),
+    ("too few fields", "t.csv", "a,b\nx,y\nz\n", ["t.csv:3: expected 2 fields, found 1"]),
+    ("too few is never fine", "t.csv", "a,b\nz\n", ["t.csv:2: expected 2 fields"], {"extra_fields": "ignore"}),
+    ("too few of two rows", "t.tsv", "a\tb\nx\n1\t2\ny\n", ["data.missing_fields=ignore", "t.tsv:4: expected 2 fields"]),
+    ("a field more on two lines", "t.csv", 'a,b\nx,y\n"x,y,z\nx",y,z\n', ["t.csv:3: expected 2 fields, found 3"]),
+    ("too many fields", "t.csv", "a,b\nx,y,z\n", ["t.csv:2: expected 2 fields, found 3", "extra_fields: ignore"]),
+    ("too many, few are fine", "t.csv", "a\nx,y\n", ["found 2", "extra_fields=ignore"], {"missing_fields": "ignore"}),
     ("two bad rows", "t.csv", "a,b\nx\ny\nz,z\n", ["t.csv:2:", "t.csv:3:"]),
     ("empty", "t.csv", "", ["t.csv: the file is empty"]),
-    ("header only", "t.csv", "a,b\n", ["t.csv: holds no rows"]),
+    ("header only", "t.csv", "a,b\n", ["t.csv: is empty: no rows after the header"]),
     ("header twice", "t.csv", "a,b\nx,y\n", ["t.csv:1: the first row repeats"], {"header": ["a", "b"]}),
     ("header without names", "t.csv", "x,y\n", ["needs the names of its columns", "header: ["], {"header": False}),
     ("same name twice", "t.csv", "a, a,b\n1,2,3\n", ["t.csv:1: duplicate columns in the header: a"]),
@@ -179,25 +179,25 @@ SAD = [  # what is wrong, file name, content, what the message says; layout
       for lines in (1, 2, 300) for sep in ",\t"),
     ("old Mac lines", "t.csv", "a,b\rx,y\r", ["t.csv:1: a carriage return outside quotes"]),
     ("a carriage return outside quotes", "t.csv", "a,b\nx\rz,y\n", ["t.csv:2: a carriage return outside quotes"]),
-    ("empty jsonl", "t.jsonl", " \n\n", ["t.jsonl: holds no rows"]),
+    ("empty jsonl", "t.jsonl", " \n\n", ["t.jsonl: is empty: no rows"]),
     ("cut json line", "t.jsonl", '{"a": 1}\n{"a": x\n', ["t.jsonl:2: not JSON: Expecting value at column 7"]),
-    ("list line", "t.jsonl", "[1]\n", ["t.jsonl:1: a list, where an object"]),
-    ("number line", "t.jsonl", "17\n", ["t.jsonl:1: 17, where an object"]),
+    ("list line", "t.jsonl", "[1]\n", ["t.jsonl:1: expected an object, found a list"]),
+    ("number line", "t.jsonl", "17\n", ["t.jsonl:1: expected an object, found 17"]),
     ("half a surrogate", "t.jsonl", r'{"a": "\ud83d"}', ["t.jsonl:1: half of a surrogate pair"]),
     ("deep", "t.jsonl", "[" * 200_000, ["t.jsonl:1: not JSON that can be read"]),
     ("long number", "t.jsonl", '{"a": ' + "9" * 5000 + "}", ["t.jsonl:1: not JSON that can be read"]),
     ("empty json", "t.json", "", ["t.json:1: the file is empty"]),
-    ("empty json list", "t.json", "[]", ["t.json: holds no rows"]),
+    ("empty json list", "t.json", "[]", ["t.json: is empty: no rows"]),
     ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', ["t.json:2: not JSON", "format: jsonl"]),
     ("bad byte in json", "t.json", b'[\n"caf\xe9"]', ["t.json:2: byte 0xE9 at column 5"]),
-    ("json item", "t.json", '[{"a": 1}, 2]', ["t.json, row 2: 2, where an object"]),
+    ("json item", "t.json", '[{"a": 1}, 2]', ["t.json, row 2: expected an object, found 2"]),
     ("json of a frame", "t.json", '{"text": {"0": "a"}, "label": {"0": "x"}}', [('orient="records", ' 'lines=True)')]),
     ("json without a list", "t.json", '{"a": 1}', ["expected a list of objects"]),
     ("json with two lists", "t.json", '{"a": [], "b": []}', ["expected a list of objects"]),
     ("not parquet", "t.parquet", "PAR1 or so", ["cannot be read as parquet"]),
-    ("arrow", "t.arrow", "x", ["a .arrow file is not read", "or .parquet"]),
+    ("arrow", "t.arrow", "x", [".arrow is not supported", "or .parquet"]),
     ("unknown suffix", "t.log", "x", [".csv, .tsv, .xlsx, .json, .jsonl, .parquet", "format:"]),
-    ("an old workbook", "t.xls", "x", ["a .xls file is not read", "save it as .xlsx, .csv"]),
+    ("an old workbook", "t.xls", "x", [".xls is not supported", "Save it as .xlsx, .csv"]),
     ("not gzip", "t.csv.gz", "text\na\n", ["archive is damaged"]),
     ("not xz", "t.csv.xz", "text\na\n", ["archive is damaged"]),
 ]  # fmt: skip
@@ -255,7 +255,7 @@ def test_a_folder_and_a_missing_file(tmp_path):
 
 def test_problems_end_at_twenty_and_an_unclosed_quote_does_not_swallow_a_large_file(tmp_path):
     message = fails(tmp_path, "t.csv", "a,b\n" + "x\n" * 50)
-    assert message.count("where 2 are expected") == 20
+    assert message.count("expected 2 fields") == 20
     assert "t.csv:21:" in message
     assert "and perhaps more" in message
     text = 'a,b\n"x,y\n' + f"{'x' * 1000},y\n" * (MAX_LINE // 500)
@@ -380,7 +380,7 @@ def test_parquet(tmp_path, suffix):
     assert rows == [(1, {"text": "a", "n": 1}), (2, {"text": None, "n": 2})]
     buffer = io.BytesIO()
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), buffer)
-    assert "holds no rows" in fails(tmp_path, f"u.parquet{suffix}", pack(buffer.getvalue()))
+    assert "is empty: no rows" in fails(tmp_path, f"u.parquet{suffix}", pack(buffer.getvalue()))
 
 
 def test_parquet_with_class_names(tmp_path):
@@ -528,21 +528,21 @@ def test_places_columns_and_words_before_the_first_document(tmp_path):
 
 TABS = 'set  data: {delimiter: "\\t"}'
 CONLL_ERRORS = [
-    ("a field missing", "a O\n\nb\n", ["t.conll:3: 1 field where 2 are expected"]),
-    ("a field too many", "a O\nb X O\n", ["t.conll:2: 3 fields where 2 are expected"]),
-    ("not what the header says", "a O\n", ["t.conll:1: 2 fields where 3 are expected"], {"header": ["a", "b", "c"]}),
-    ("two bad lines", "a O\nb\nc O\n\nd O O\n", ["t.conll:2: 1 field", "t.conll:5: 3 fields"]),
+    ("a field missing", "a O\n\nb\n", ["t.conll:3: expected 2 fields, found 1"]),
+    ("a field too many", "a O\nb X O\n", ["t.conll:2: expected 2 fields, found 3"]),
+    ("not what the header says", "a O\n", ["t.conll:1: expected 3 fields, found 2"], {"header": ["a", "b", "c"]}),
+    ("two bad lines", "a O\nb\nc O\n\nd O O\n", ["t.conll:2: expected 2 fields", "t.conll:5: expected 2 fields"]),
     ("a blank in a word", "New York\tB-LOC\n", ["t.conll:1: a field of this tab", "'New York'", TABS]),
     ("a blank in a later word", "a\tO\nNew York\tB-LOC\n", ["t.conll:2: a field of this tab", TABS]),
     ("an empty word", "a\tO\n\tO\n", ["t.conll:2: field 1 is empty", TABS]),
     ("an empty tag", "a\tO\nb\t\n", ["t.conll:2: field 2 is empty", TABS]),
-    ("two tabs", "a\tO\nb\t\tO\n", ["t.conll:2: 3 fields where 2 are expected", TABS]),
+    ("two tabs", "a\tO\nb\t\tO\n", ["t.conll:2: expected 2 fields, found 3", TABS]),
     ("an empty field with a delimiter", "a\tO\n\tO\n", ["t.conll:2: field 1 is empty"], {"delimiter": "\t"}),
     ("a carriage return", "a O\rb O\n", ["t.conll:1: a carriage return", "line endings"]),
     ("a column twice", "a O\n", ["data.header: names a column twice: x"], {"header": ["x", "x"]}),
-    ("empty", "", ["t.conll: holds no rows"]),
-    ("only blank lines", "\n \n\t\n", ["t.conll: holds no rows"]),
-    ("only documents", "-DOCSTART- O\n\n-DOCSTART- O\n", ["t.conll: holds no rows"]),
+    ("empty", "", ["t.conll: is empty: no rows"]),
+    ("only blank lines", "\n \n\t\n", ["t.conll: is empty: no rows"]),
+    ("only documents", "-DOCSTART- O\n\n-DOCSTART- O\n", ["t.conll: is empty: no rows"]),
     ("bad byte", "a O\ncafé O\n".encode("latin-1"), ["t.conll:2: byte 0xE9 at column 4 is not UTF-8"]),
     ("UTF-16", "a O\n".encode("utf-16"), ["UTF-16"]),
     ("NUL", "a O\n\0 O\n", ["t.conll:2: a NUL byte at column 1"]),
@@ -566,7 +566,7 @@ def test_nothing_is_yielded_after_a_bad_line(tmp_path):
     path.write_text("a O\n\nb\n\nc O\n")
     rows = read_rows(path, spec())
     assert next(rows) == (1, {"tokens": ["a"], "tags": ["O"]})
-    raises(DataError, ":3: 1 field", next, rows)
+    raises(DataError, ":3: expected 2 fields", next, rows)
 
 
 def test_memory_is_that_of_a_sentence():

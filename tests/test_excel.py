@@ -130,16 +130,16 @@ def test_what_is_wrong_is_located_by_row_and_what_is_no_workbook_or_unpacks_to_t
     tmp_path, monkeypatch
 ):
     path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a", "x"], ["b", "x", "more"])
-    assert "a.xlsx, row 3: 3 fields where 2 are expected" in fails(path)
+    assert "a.xlsx, row 3: expected 2 fields, found 3" in fails(path)
     assert len(read(path, extra_fields="ignore")) == 2
     assert "a.xlsx, row 1: duplicate columns in the header: a" in fails(
         workbook(path, ["a", "a"], ["1", "2"])
     )
     assert "a.xlsx: the file is empty" in fails(workbook(path))
-    assert "a.xlsx: holds no rows" in fails(workbook(path, ["a"]))
+    assert "a.xlsx: is empty: no rows" in fails(workbook(path, ["a"]))
     path = tmp_path / "a.xlsx"
     path.write_bytes(b"\xd0\xcf\x11\xe0 of a password")
-    assert "not an .xlsx workbook, or one with a password" in fails(path)
+    assert "not an .xlsx workbook, or password-protected" in fails(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "hello")
     assert "a.xlsx: cannot be read as xlsx" in fails(path)

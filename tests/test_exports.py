@@ -248,7 +248,7 @@ def test_conllu(tmp_path):
     xpos = DataSpec(source=str(path), columns={"tags": "xpos"})
     assert load(xpos, get_task("token-classification").schema).rows["train"]["tags"][1] == ["I"]
     path = write(tmp_path / "t.conllu", UD + "1\tSí\tsí\n")
-    assert "t.conllu:16: 3 fields where 10 are expected" in fails(path)
+    assert "t.conllu:16: expected 10 fields, found 3" in fails(path)
 
 
 # --- questions

@@ -13,6 +13,7 @@ import bertkit
 from bertkit.errors import DataError, UserError
 from bertkit.files import read_json
 from bertkit.recipe.yaml import parse
+from bertkit.tasks import get_task
 
 CLASSIFICATION = "text-classification"
 LONG = "the cat was good and it sat on the red mat and ran up and down"
@@ -120,6 +121,18 @@ FILES = {  # file -> its text, the task and its columns
         table(["text", "tags"], "the cat {n} sat", "{side}|cat"),
         CLASSIFICATION,
         {"text": "text", "labels": "tags"},
+    ),
+    "marks.csv": (
+        table(["id", "comment", "rude", "angry"], "{n}", "the cat {n} sat", "0", "1", count=20)
+        + table([], "{n}", "a dog {n} ran", "true", "0.0", count=20),
+        CLASSIFICATION,
+        {"text": "comment", "labels": ["rude", "angry"]},
+    ),
+    "mark.csv": (
+        table(["comment", "rude"], "the cat {n} sat", "0", count=20)
+        + table([], "a dog {n} ran", "1", count=20),
+        CLASSIFICATION,
+        {"text": "comment", "label": "rude"},
     ),
     "lists.jsonl": (
         lines(text="the cat N0 sat", label=["SIDE", "cat"]),
@@ -292,3 +305,52 @@ def test_sources_other_than_one_file(tmp_path):
     bad = table(["text", "label"], "die größte Katze {n}", "{side}").encode() + b"\xff,good\n"
     (tmp_path / "bad.csv").write_bytes(bad)
     small.raises(DataError, "bad.csv:42: byte 0xFF", bertkit.init, tmp_path / "bad.csv")
+
+
+def test_columns_of_0_and_1_that_are_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = table(["text", "mood", '"a,b"', "c", "d"], "the cat {n} sat", "{side}", "1", "0", "1")
+    small.write_rows(Path("a.csv"), text + table([], "a dog {n} ran", "{side}", "0", "1", "0"))
+    told = refused(capsys, "init", "a.csv")
+    assert "    mood: good, bad\n    a,b, c, d: ['a,b', 'd'], ['c']\n" in told
+    assert "unlike these:\n    mood: good, bad\n" in refused(capsys, "init", "a.csv", "--label", "mood,c")
+    assert "labels: a,b, d, 2 values" in said(capsys, "init", "a.csv", "--label", "a,b", "--label", "d")
+    assert parse(Path("a.yaml").read_bytes()).data["data"]["columns"]["labels"] == ["a,b", "d"]
+    assert bertkit.init("a.csv", label="c,d").sections["data"]["columns"]["labels"] == ["c", "d"]
+    assert bertkit.init("a.csv", label="c").sections["data"]["columns"]["label"] == "c"
+
+
+def test_labels_in_several_spellings(tmp_path):
+    rows = lines(text="the cat N0 sat", label="SIDE") + lines(text="a dog N0 sat", label="SIDE ")
+    first = bertkit.init(small.write_rows(tmp_path / "a.jsonl", rows))
+    assert first.sections["data"]["labels"] == "casefold"
+    assert {*read_data(first).rows["train"]["label"]} == {"good", "bad"}
+
+
+def read_data(first):
+    """The rows of a recipe."""
+    task = first.recipe.task
+    return small.read_data(first.recipe.data, get_task(task.name), task)
+
+
+@pytest.mark.parametrize("splits", [[""], ["train", "test"]])
+def test_a_folder_of_texts_by_label(splits, tmp_path, tiny_encoder):
+    folder = tmp_path / "reviews"
+    for split in splits:
+        for number in range(12):
+            side = ("pos", "neg")[number % 2]
+            small.write_rows(folder / split / side / f"{number:02}.txt", f"the größte {number}\n\n{split}\n")
+    small.write_rows(folder / splits[0] / "unsup" / "1.txt", "the cat")
+    small.write_rows(folder / "README", "about it")
+    first = bertkit.init(folder, model=str(tiny_encoder))
+    (tmp_path / "my.yaml").write_text(first.text(tmp_path / "my.yaml"))
+    assert bertkit.check(tmp_path / "my.yaml").jobs.recipe == first.recipe
+    loaded = read_data(first)
+    assert [*loaded.rows] == (["train", "validation", *splits[1:]])
+    counts = {name: len(rows) for name, rows in loaded.rows.items()}
+    assert sum(counts.values()) == 12 * len(splits)
+    row = loaded.rows[splits[-1] or "train"][0]
+    assert row == {"text": f"the größte 1\n\n{splits[-1]}".strip(), "label": "neg", "id": "neg/01.txt"}
+    assert f"{folder / splits[0] / 'unsup'}" in loaded.findings[0].what
+    (folder / splits[0] / "pos" / "00.txt").write_bytes(b"gr\xf6\xdfte")
+    small.raises(DataError, r"00.txt:1: byte 0xF6", read_data, first)

@@ -140,7 +140,7 @@ NO_DATA = [
     ({"train": 0.8}, "expected rows, found the number 0.8\n.*Only validation and test can be a share"),
     ({"validation": 0.1}, "data.source: missing"),
     ({"validation": 0.1, "test": 3}, "data.source: missing"),
-    ([], "train: holds no rows"),
+    ([], "train: is empty: it has no rows"),
     ([{"text": "a"}, "b"], "train, row 2: expected a dict of columns, found 'b'"),
     ({"text": ["a", "b"], "label": ["x"]}, "different lengths: `text` 2, `label` 1"),
     ({"text": ["a", None, 5, "b"], "label": ["x"] * 4}, f"{UNSTORED} with 'a' in row 1, 5 in row 3"),

@@ -119,7 +119,7 @@ def test_what_is_not_in_the_layout_is_named_by_its_article(tmp_path):
     assert "dev.json, row 3: half of a surrogate" in fails(
         tmp_path, change([*QUESTION, "question"], "\ud83d")
     )
-    assert "holds no rows" in fails(tmp_path, {"data": [{"title": "x", "paragraphs": []}]})
+    assert "is empty: no rows" in fails(tmp_path, {"data": [{"title": "x", "paragraphs": []}]})
 
 
 NOT_SQUAD = [

@@ -111,7 +111,7 @@ def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path):
         notes = [f.what for f in data.findings]
         assert (f"train: its tags are {name.upper()}; read as BIO" in notes) == (name != "bio")
     (tmp_path / "bad.conll").write_text("a O\n\nb O\nc Q-X\n")
-    small.raises(DataError, r"bad\.conll:1: .*unknown scheme.*O, Q-X", get, tmp_path / "bad.conll")
+    small.raises(DataError, r"bad\.conll:1: .*tags without prefixes.*O, Q-X", get, tmp_path / "bad.conll")
 
 
 def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path):

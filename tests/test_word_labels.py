@@ -131,7 +131,7 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
         f"model: {{name: {tiny_encoder}, max_length: 24}}\n"
     )
     told = small.refused(capsys, "check", tmp_path / "r.yaml")
-    assert f"{file}:1: its tags are of an unknown scheme, without prefixes such as B-: O, ORG, PER" in told
+    assert f"{file}:1: tags without prefixes such as B- and I-: O, ORG, PER" in told
     assert "task: {scheme: none}" in told
     assert "task: {data_scheme: IO}" in told
     assert read(file, scheme="none").rows["train"]["tags"][:] == [["PER", "PER", "O"], ["PER", "O", "ORG"]]

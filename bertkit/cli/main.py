@@ -193,7 +193,8 @@ def make_parser() -> argparse.ArgumentParser:
         subparser.set_defaults(command=entry)
         groups = {title: subparser.add_argument_group(title) for title in SECTIONS}
         for argument_name, options in entry.arguments:
-            groups.get(titles.get(argument_name, ""), subparser).add_argument(argument_name, **options)
+            title = titles.get(f"{entry.name}:{argument_name}") or titles.get(argument_name, "")
+            groups.get(title, subparser).add_argument(argument_name, **options)
     return parser
 
 

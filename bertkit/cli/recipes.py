@@ -16,9 +16,15 @@ from bertkit.text import columns, shell_word
 
 @command(
     "write a first recipe for a file: task, columns and settings are guessed",
-    argument("data", "csv, xlsx, jsonl, …, or a folder with train.csv and the like", metavar="FILE"),
+    argument("data", "csv, xlsx, jsonl, …, or a folder of train.csv or label/*.txt", metavar="FILE"),
     argument("--text", "the column of texts; twice for a pair", action="append", default=[], metavar="NAME"),
-    argument("--label", "the column that is learned", metavar="NAME"),
+    argument(
+        "--label",
+        "the column that is learned; several of 0 and 1 as A,B",
+        action="append",
+        default=[],
+        metavar="NAME",
+    ),
     argument("--task", "the task, such as text-classification"),
     argument("--model", "an encoder: a Hub id or a folder", metavar="NAME"),
     path("--output", "the new recipe; default: in this folder, by the file's name", "RECIPE"),

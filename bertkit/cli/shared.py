@@ -17,6 +17,7 @@ Argument = tuple[str, Json]  # what `add_argument` of argparse takes
 
 
 SECTIONS = {  # of a command's help; what is not named stands under argparse's own titles
+    "columns": "init:--text init:--label",
     "input": "--input --data --split --context --column --documents --unlabelled --shard",
     "output": "--output --output-dir --format --form --json --raw-cells",
     "model": "--model --task --revision --rerank --depth --store",

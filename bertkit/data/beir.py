@@ -29,6 +29,7 @@ COLUMNS = ("query_id", "query", "document_id", "document", "grade")  # of a judg
 HEADER = ("query-id", "corpus-id", "score")
 OWN_ID = "give each text an id of its own"
 GRADES = "write 0 for not relevant, 1 for relevant, 2 and up for better"
+_ADD = "add its text, or remove the judgement"
 _GRADE = re.compile(r"[0-9]{1,9}")
 
 
@@ -61,7 +62,9 @@ def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
         what = (
             f"no judgements of a split, such as test.tsv; the folder holds: {', '.join(names) or 'nothing'}"
         )
-        problems.add(str(folder / "qrels"), what)
+        problems.add(
+            str(folder / "qrels"), what, "Name a file of judgements test.tsv, or name it in data.splits."
+        )
     problems.raise_if_any()
     files = {split: packed(folder / f"qrels/{name}.tsv") for split, name in splits.items()}
     qrels = {split: _judgements(file, spec, problems, corpus, queries) for split, file in files.items()}
@@ -115,15 +118,14 @@ def _texts(file: Path, spec: DataSpec, problems: Problems, titled: bool = False)
         try:
             key = read_name(key) if isinstance(key, float) or type(key) is int else key
         except ValueError as error:
-            problems.add(f"{file}:{number}", f"`_id` {error}")
+            problems.add(f"{file}:{number}", f"`_id` {error}", "Write ids as text.")
             continue
         title = row.get("title") if titled else ""
         text = row.get("text")
         title = "" if title is None else title
         if not (isinstance(key, str) and isinstance(title, str) and isinstance(text, str)):
-            problems.add(
-                f"{file}:{number}", f"holds {short_repr(row)}, where texts in `_id` and `text` are expected"
-            )
+            what = f"holds {short_repr(row)}, where texts in `_id` and `text` are expected"
+            problems.add(f"{file}:{number}", what, 'Write {"_id": "1", "text": "…"}.')
             continue
         text = f"{title} {text}".strip() if titled else text
         if texts.setdefault(key, text) != text:
@@ -145,9 +147,9 @@ def _judgements(file: Path, spec: DataSpec, problems: Problems, corpus: Texts, q
         query = row["query-id"]
         document = row["corpus-id"]
         if query not in queries:
-            problems.add(where, f"the query {short_repr(query)} is not in queries.jsonl")
+            problems.add(where, f"the query {short_repr(query)} is not in queries.jsonl", _ADD)
         if document not in corpus:
-            problems.add(where, f"the document {short_repr(document)} is not in corpus.jsonl")
+            problems.add(where, f"the document {short_repr(document)} is not in corpus.jsonl", _ADD)
         whole = _GRADE.fullmatch(row["score"])
         grade = int(row["score"]) if whole else 0
         if not whole:

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.on_disk import column_values, numbers
 from bertkit.data.origin import Origin, locations
 from bertkit.data.schema import Column, Finding, in_train_too, leak, note, severe, texts_of, warn
+from bertkit.data.spelling import spellings, variants
 from bertkit.data.splits import SPLITS, names_of
 from bertkit.data.table import Data
 from bertkit.data.tagging import Learned, labelled
-from bertkit.data.values import folded, text_keys
+from bertkit.data.values import text_keys
 from bertkit.errors import Problem
 from bertkit.text import counted, escape_controls, listed, part_of, share
 
@@ -64,7 +65,7 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
         findings += _as_text(rows, data.columns, split, origin)
         name = data.target if data.target in rows.column_names else None
         if name and not data.columns[name].unchecked:
-            findings += _balance(rows, name, data.columns[name], split, few_rows)
+            findings += _balance(rows, name, data, split, few_rows)
         if split not in held_out:
             of_one_source = [split, *held_out] if split == "train" else [split]
             findings += _duplicates({sibling: seen_in[sibling] for sibling in of_one_source}, data)
@@ -124,7 +125,8 @@ def _as_text(rows: Dataset, columns: Mapping[str, Column], split: str, origin: O
             yield warn(f"{what}: {locations(origin, texts)}", fix)
 
 
-def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: bool) -> Iterator[Finding]:
+def _balance(rows: Dataset, name: str, data: Data, split: str, few_rows: bool) -> Iterator[Finding]:
+    column = data.columns[name]
     if column.holds == "number":
         values = numbers(rows, name)
         low = float(values.min())
@@ -160,9 +162,15 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
             if counts
             else f"no row has {kind}"
         )
-        by_name = "Name the labels that a row has, instead of 0 and 1 for each."
+        by_name = (
+            "Name the labels that a row has; map columns of 0 and 1 as  data: {columns: {labels: [A, B]}}"
+        )
         yield _alike(split, have, by_name if several else "Is the right column mapped?")
     if split == "train":
+        expected = data.class_names if column.holds == "labels" else ()
+        if absent := [label for label in expected if column.names.get(label, label) not in counts]:
+            what = f"train: no row has the label {listed(list(map(repr, absent)), MANY_LABELS)}"
+            yield warn(what, "Add rows with it, or leave it out: no answer will have it.")
         yield from _label_findings(counts, few_rows)
 
 
@@ -185,14 +193,10 @@ def _label_findings(counts: Mapping[str, int], few_rows: bool) -> Iterator[Findi
         yield warn(
             f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels."
         )
-    spelled = defaultdict[str, list[str]](list)
-    for name in sorted(counts):
-        spelled[folded(name)].append(name)
-    if variants := [names for names in spelled.values() if len(names) > 1]:
-        spellings = listed(list(map(_spellings, variants)), MANY_LABELS)
-        what = f"train: {sum(map(len, variants)):,} labels differ only in case, space or Unicode form: "
-        fix = f"If they are {len(variants):,}, write them alike, or name each in task.labels: {{A: a, a: a}}."
-        yield warn(what + spellings, fix)
+    if groups := variants(counts):
+        what = f"train: {sum(map(len, groups)):,} labels differ only in case, blanks or Unicode form: "
+        fix = f"If they are {len(groups):,}, merge them:  data: {{labels: casefold}}"
+        yield warn(what + spellings(groups, counts), fix)
     parts_of = {name: {*map(str.strip, re.split(f"[{SEPARATORS}]", name))} for name in counts}
     parts = Counter(chain.from_iterable(parts_of.values()))
     for separator in SEPARATORS:
@@ -202,12 +206,6 @@ def _label_findings(counts: Mapping[str, int], few_rows: bool) -> Iterator[Findi
             written = json.dumps(separator, ensure_ascii=False)
             fix = f"If so, map the column as `labels`, with  data: {{labels_separator: {written}}}"
             yield warn(f"train: labels such as {name!r} look like several labels", fix)
-
-
-def _spellings(names: Sequence[str]) -> str:
-    """The names, with escapes where they look the same: where they differ in Unicode form."""
-    alike = len({name.strip().casefold() for name in names}) == 1
-    return " = ".join(map(repr if alike else ascii, names))
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,8 @@ def choose_columns(
         mapped = names & spec.columns.keys()
         complete = [a for a in group if mapped <= set(a) and all(map(is_available, a))]
         if mapped and not any(mapped <= set(a) for a in group):
-            raise DataError(
-                "data.columns", f"{_either([sorted(mapped)])} do not go together; map {_either(group)}"
-            )
+            what = f"{_either([sorted(mapped)])} do not go together"
+            raise DataError("data.columns", what, f"Map {_either(group)}.")
         complete = [a for a in complete if {*a} == mapped] or complete
         parts = [a for a in complete for other in complete if {*a} < {*other}]
         complete = [a for a in complete if a not in parts]
@@ -73,11 +72,8 @@ def choose_columns(
         name for name in chosen if columns[name].located and not isinstance(spec.columns.get(name, ""), str)
     ]
     if joined and any(columns[name].holds == "spans" for name in chosen):
-        raise DataError(
-            "data.columns",
-            f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one; map "
-            "that one",
-        )
+        what = f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one"
+        raise DataError("data.columns", what, "Map that one.")
     return {name: spec.columns.get(name, name) for name in columns if name in chosen}
 
 
@@ -125,13 +121,16 @@ def _check_mapping(
         if ours not in columns:
             what = f"the task has no column `{ours}`{did_you_mean(ours, columns)}"
             problems.add("data.columns", what, f"columns of the task: {', '.join(columns)}")
-        elif not isinstance(theirs, str) and columns[ours].holds != "text":
-            problems.add("data.columns", f"only columns of text can be joined; `{ours}` is none")
-        for name in columns_of(theirs) if ours in columns and ours not in optional else ():
+        elif not isinstance(theirs, str) and columns[ours].holds not in ("text", "labels"):
+            fix = "Map one column. Several columns of 0 and 1 are mapped as `labels`."
+            problems.add("data.columns", f"`{ours}` cannot be read from several columns", fix)
+        some = not isinstance(theirs, str) and not {*theirs}.isdisjoint(available)
+        for name in columns_of(theirs) if ours in columns and (some or ours not in optional) else ():
             if name not in available:
                 what = f"no column `{name}`, which `data.columns` names for `{ours}`; found: "
-                fix = _fix(ours, nearest(name, available) or nearest(ours, available))
-                problems.add(where, what + listed(available), fix)
+                near = nearest(name, available) or nearest(ours, available)
+                like = near if isinstance(theirs, str) else [near if n == name else n for n in theirs]
+                problems.add(where, what + listed(available), _fix(ours, like))
     problems.raise_if_any()
 
 
@@ -163,6 +162,11 @@ def _missing(
     return Problem(where, what, _fix(ours, theirs) if theirs else "")
 
 
-def _fix(ours: str, theirs: str) -> str:
-    written = theirs if _PLAIN.fullmatch(theirs) else json.dumps(theirs, ensure_ascii=False)
-    return f"say which column it is, e.g.  data: {{columns: {{{ours}: {written if theirs else '…'}}}}}"
+def _fix(ours: str, theirs: Source) -> str:
+    names = [
+        name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+        for name in columns_of(theirs)
+    ]
+    written = names[0] if isinstance(theirs, str) else f"[{', '.join(names)}]"
+    written = written.replace('""', "…")
+    return f"say which column it is, e.g.  data: {{columns: {{{ours}: {written}}}}}"

@@ -44,7 +44,8 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
     """
     names = spec.header if isinstance(spec.header, list) else []
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError("data.header", f"names a column twice: {', '.join(twice)}")
+        what = f"names a column twice: {', '.join(twice)}"
+        raise DataError("data.header", what, "Give columns different names.")
     lines = iter(lines)
     head = list(islice(lines, PEEK))
     split = [_fields(line.rstrip("\r\n"), spec.delimiter) for _, line in head]
@@ -140,7 +141,8 @@ def _fault(text: str, fields: list[str], expected: int, delimiter: str | None) -
     if tabs and (inner := [field for field in fields if " " in _WITHIN.sub("", field.strip())]):
         return f"a field of this tab-separated line contains a space: {inner[0]!r}", tabs
     if len(fields) != expected:
-        return f"{counted(len(fields), 'field')} where {expected} are expected", tabs
+        fix = tabs or f"Write {counted(expected, 'field')} on each line."
+        return f"expected {counted(expected, 'field')}, found {len(fields)}", fix
     if "" in fields:
         return f"field {fields.index('') + 1} is empty", tabs
     return None

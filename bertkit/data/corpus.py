@@ -131,7 +131,7 @@ def _read(
                 "write other shares, add documents, or name a file of each split",
             )
         if not any(sizes):
-            raise DataError(parts[0].name, "holds no documents with text")
+            raise DataError(parts[0].name, "holds no documents with text", "Is the right column mapped?")
         for name, writer in writers.items():
             writer.finish(name)
 

@@ -108,9 +108,11 @@ def corrected(
     for place, record in match(relabelled):
         first = new.setdefault(place, record)
         if place in out:
-            problems.add(record.where, f"{record.row} is excluded by {out[place].where}")
+            what = f"{record.row} is excluded by {out[place].where}"
+            problems.add(record.where, what, "Remove it from one of the lists.")
         elif [record.values.get(name) for name in targets] != [first.values.get(name) for name in targets]:
-            problems.add(record.where, f"{record.row} has another {expected} in {first.where}")
+            what = f"{record.row} has another {expected} in {first.where}"
+            problems.add(record.where, what, "Remove one of the two records.")
     problems.raise_if_any()
     return partial(_refined, validate_rows, schema, out, new)
 
@@ -138,7 +140,8 @@ def _read_file(
     layout = DataSpec(source=str(file))
     reader = reader_of(file, layout)
     if reader.name not in FORMATS:
-        raise DataError(file, f"a list of rows is expected as .{' or .'.join(FORMATS)}")
+        what = f"a list of rows is expected as .{' or .'.join(FORMATS)}"
+        raise DataError(file, what, "Save the list in one of these formats.")
     rows = []
     origin = Origin([reader.prefix(str(file))])
     for number, row in read_rows(file, layout):
@@ -235,7 +238,7 @@ def _refined(
     kept = [row for row in range(len(table)) if row not in gone]
     if gone:
         if not kept:
-            raise DataError("data.exclude", f"no row of {split} remains")
+            raise DataError("data.exclude", f"no row of {split} remains", "Exclude fewer rows.")
         table = table.select(kept)
         findings.append(note(f"{split}: {counted(len(gone), 'row')} excluded by {_files(gone.values())}"))
     records = {place: new[split, row] for place, row in enumerate(kept) if (split, row) in new}

@@ -52,9 +52,8 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
             if number == 1:
                 line = without_mark(line, encoding, problems.name)
             if len(line) > longest:
-                problems.add(
-                    number, f"the line is longer than {longest:,} characters; is this the right format?"
-                )
+                what = f"the line is longer than {longest:,} characters"
+                problems.add(number, what, f"If this is another format, {setting('format', 'parquet')}")
                 return
             if match := _ESCAPED.search(line):
                 what = (
@@ -83,7 +82,8 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
         if in_utf8 and other:
             problems.findings.append(_misread(problems.name, encoding, other))
     except UnicodeError:  # of encodings in which the next character cannot be found after a wrong byte
-        problems.add(problems.name, f"after line {number:,} something is not {encoding.upper()}")
+        what = f"invalid {encoding.upper()} after line {number:,}"
+        problems.add(problems.name, what, f"If it has another encoding, {setting('encoding', 'cp1252')}")
     finally:
         with suppress(ValueError):  # the stream is closed already
             text.detach()

@@ -53,7 +53,8 @@ def delimited_rows(
     other = max(DELIMITERS, key=lambda delimiter: fields_of(first, delimiter))
     several = spec.delimiter is None and (isinstance(spec.header, bool) or len(spec.header) > 1)
     if several and fields_of(first, delimiter) == 1 < (more := fields_of(first, other)):
-        what = f"the first line has 1 field, but {more} where {other!r} separates them: {first.strip()[:60]}"
+        what = f"the first line has 1 column; with {other!r} as delimiter it would have {more}: "
+        what += first.strip()[:60]
         problems.add(number, what, setting("delimiter", json.dumps(other)))
         deque(lines, maxlen=0)  # what else is wrong with its bytes
         problems.raise_if_any()
@@ -84,9 +85,8 @@ def named_records(records: Records, spec: DataSpec, problems: Problems, prefix: 
                 else "quote fields that contain the delimiter, or"
             )
             fix = f"{advice} {setting('missing_fields' if few else 'extra_fields', 'ignore')}"
-            problems.add(
-                f"{prefix}{number}", f"{counted(len(fields), 'field')} where {len(names)} are expected", fix
-            )
+            what = f"expected {counted(len(names), 'field')}, found {len(fields)}"
+            problems.add(f"{prefix}{number}", what, fix)
         elif fields == names and number == 1:
             what = "the first row repeats the names of `header:`"
             problems.add(f"{prefix}1", what, "remove `header:`: the file has one")
@@ -153,10 +153,11 @@ def _header(records: Records, spec: DataSpec, problems: Problems, prefix: str) -
     number, fields = next(records, (0, []))
     problems.raise_if_any()
     if not number:
-        raise DataError(problems.name, "the file is empty")
+        raise DataError(problems.name, "the file is empty", "Write a header and rows.")
     names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
-        problems.add(f"{prefix}{number}", f"duplicate columns in the header: {listed(twice)}")
+        what = f"duplicate columns in the header: {listed(twice)}"
+        problems.add(f"{prefix}{number}", what, "Give columns different names.")
         problems.raise_if_any()
     return names
 

@@ -50,8 +50,8 @@ def sheet_records(
 
     name = problems.name
     stream = seekable(stream, name)
-    locked = "not an .xlsx workbook, or one with a password"
-    fix = "save it as an .xlsx workbook without one, or as csv"
+    locked = "not an .xlsx workbook, or password-protected"
+    fix = "Save it as .xlsx without a password, or as csv."
     with (
         translated(_DAMAGE, DataError, name, "cannot be read as xlsx", "save it again, or as csv"),
         translated(zipfile.BadZipFile, DataError, name, locked, fix),

@@ -17,6 +17,7 @@ from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 
 _TITLE = "Label Studio's JSON export"
+_EXPORT = "Export it again, as JSON."
 _MALFORMED = TypeError, LookupError, AttributeError  # what reading a malformed task raises
 _TARGETS = ("spans", "label", "labels", "tags", "tokens")  # names that fields of a task must not take
 _BLANKS = re.compile(r"\\n|\s")  # a line break in a region's text is written as a backslash and n
@@ -59,7 +60,7 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
             read.append(_Task(number, {"id": task.get("id"), **task["data"]}, results if done else None))
             disputed += len(done) > 1 and not true
         except _MALFORMED as error:
-            problems.add(f"{where}{number}", f"not as {_TITLE} has it: {error!r}")
+            problems.add(f"{where}{number}", f"not as {_TITLE} has it: {error!r}", _EXPORT)
     problems.findings.append(note(f"{problems.name}: read as {_TITLE}: {counted(len(tasks), 'task')}"))
     if disputed:
         what = f"{counted(disputed, 'task')} with several annotations, none of them the ground truth"
@@ -89,7 +90,7 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
                 controls[name] = chosen if name in several else next(iter(chosen), None)
         except (ValueError, *_MALFORMED) as error:
             what = str(error) if isinstance(error, ValueError) else f"not as {_TITLE} has it: {error!r}"
-            problems.add(f"{where}{number}", what)
+            problems.add(f"{where}{number}", what, _EXPORT)
         targets = {"spans": regions, "labels" if several.intersection(choices) else "label": choices}
         row |= {target: controls[names[0]] for target, names in targets.items() if len(names) == 1}
         yield number, row | {n: value for n, value in controls.items() if n not in _TARGETS or n in mapped}

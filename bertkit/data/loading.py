@@ -30,10 +30,11 @@ from bertkit.data.schema import (
     warn,
 )
 from bertkit.data.sources import Part, open_source
+from bertkit.data.spelling import merge_labels
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
 from bertkit.data.table import AS_READ, Checked, Data, Loaded, Row, RowRules, Table
-from bertkit.data.values import convert, is_blank, refuse_unequal, split_labels, without_decimals
+from bertkit.data.values import convert, is_blank, marked, refuse_unequal, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import counted, listed
@@ -52,6 +53,7 @@ class _Rows(NamedTuple):
     target: str | None
     options: Any  # of the task
     findings: list[Finding]
+    respelled: Mapping[str, str] = {}  # by `data.labels`: label -> the spelling that replaced it
 
 
 def load(
@@ -80,7 +82,8 @@ def load(
         held_out = {}
     opened = {*splits, "train"} - held_out.keys() if splits is not None and held_out else splits
     if schema.corpus and spec.group_by:
-        raise DataError("data.group_by", "documents of a corpus have no groups; equal texts stay together")
+        what = "documents of a corpus have no groups; equal texts stay together"
+        raise DataError("data.group_by", what, "Remove data.group_by.")
     if schema.corpus and any(size >= 1 for size in held_out.values()):
         what = "documents of a corpus are held out while they are read, before their number is known"
         raise DataError("data", what, "Write a share below 1.")
@@ -91,6 +94,7 @@ def load(
             "data.by",
             "scores by a column need rows that are scored one by one, and not documents of a corpus or a "
             "search",
+            "Remove data.by.",
         )
     complete = splits is None or (isinstance(spec.source, dict) and {*splits} >= spec.source.keys())
     if not schema.corpus:
@@ -99,7 +103,8 @@ def load(
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
     unmapped = open_source(spec, opened, {*chain.from_iterable(map(columns_of, sources))})
     if splits is None and "train" not in unmapped:
-        raise DataError(str(spec.source), f"no train split; available: {', '.join(unmapped)}")
+        what = f"no train split; available: {', '.join(unmapped)}"
+        raise DataError(str(spec.source), what, "Map it, e.g.  data: {splits: {train: NAME}}")
     parts = _map_columns(unmapped, spec, schema)
     wanted = [split for split in SPLITS if splits is None or split in splits]
     if schema.corpus:
@@ -113,17 +118,20 @@ def load(
         loaded = {split: _loaded(read.tables.pop(split), schema) for split in wanted if split in read.tables}
     every = list(chain.from_iterable(parts.values()))
     findings = dict.fromkeys(finding for part in every for finding in part.findings)
-    declared = (part.class_names.get(str(part.mapping.get(read.target or ""))) for part in every)
+    declared = [part.class_names.get(str(part.mapping.get(read.target or ""))) for part in every]
+    marks = spec.columns.get(read.target or "", "")
+    if not isinstance(marks, str):
+        declared = [sorted(marks)]
     present = {name for table in loaded.values() for name in table.rows.column_names}
     if spec.by and spec.by not in present:
         columns = list(dict.fromkeys(name for part in every for name in part.columns))
         what = f"no column `{spec.by}`, which `data.by` names; found: {listed(columns)}"
-        raise DataError(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}")
+        raise DataError(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}", "Correct data.by.")
     return Data(
         rows={split: table.rows for split, table in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
         target=read.target,
-        class_names=list(dict.fromkeys(next(filter(None, declared), []))),
+        class_names=list(dict.fromkeys(read.respelled.get(n, n) for n in next(filter(None, declared), []))),
         fingerprints={split: table.fingerprint for split, table in loaded.items()},
         findings=[*findings, *read.findings],
         options=read.options,
@@ -164,7 +172,8 @@ def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Par
         group_by = _group_column(chosen, spec)
         if split == "train" and group_by and group_by not in part.columns:
             what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
-            raise DataError(part.name, f"{what}{did_you_mean(group_by, part.columns)}")
+            what += did_you_mean(group_by, part.columns)
+            raise DataError(part.name, what, "Correct data.group_by.")
     except DataError:
         if part.all_keys is None:
             raise
@@ -201,12 +210,19 @@ def _read_tables(
         notes = list[Finding]()
         if targets := [name for name in schema.targets if name in table.values]:
             # `validate_rows` may make tags of the spans that were read: messages name the column of the spans
-            theirs = given_name(targets[0] if targets[0] in read or not read else read[0], spec.columns)
+            name = targets[0] if targets[0] in read or not read else read[0]
+            theirs = "`, `".join(columns_of(spec.columns.get(name, name)))
             tables[split], notes = _drop_unlabelled(table, split, targets, theirs, spec)
         findings += changes + notes
     present = {*chain.from_iterable(table.values for table in tables.values())}
     target = next((name for name in schema.targets if name in present), None)
     names = names_of(schema.columns[target]) if target else None
+    respelled: Mapping[str, str] = {}
+    if spec.labels and target and names:
+        merged = merge_labels(tables, target, schema.columns[target].holds, known_labels)
+        tables = merged.tables
+        respelled = merged.respelled
+        findings += merged.findings
     common = present.intersection(*(table.values for table in tables.values()))
     everywhere = {name: column for name, column in schema.columns.items() if name in common}
     total = len(tables.get("train", ()))
@@ -234,7 +250,7 @@ def _read_tables(
         if known_labels is not None:
             tables, notes = known_only(tables, target, names, known_labels, spec.unseen_labels)
             findings += notes
-    return _Rows(tables, target, options, findings)
+    return _Rows(tables, target, options, findings, respelled)
 
 
 def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
@@ -265,7 +281,7 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
             if group_by:
                 origin.groups.extend(_groups(rows, group_by, places, part.name))
             for name in names:
-                values = _cells(rows, name, mapping.get(name), columns[name], spec)
+                values = _cells(rows, name, mapping.get(name), columns[name], spec, places)
                 if columns[name].holds != "label":  # labels are converted once all of them are read
                     values = convert(values, theirs[name], columns[name], places)
                 read[name].extend(values)
@@ -292,11 +308,13 @@ def _groups(rows: Sequence[Row], group_by: str, places: Origin, part: str) -> It
 
 
 def _cells(
-    rows: Sequence[Row], name: str, source: Source | None, column: Column, spec: DataSpec
+    rows: Sequence[Row], name: str, source: Source | None, column: Column, spec: DataSpec, places: Origin
 ) -> list[Any]:
     """The values of a column in these rows, before they are converted; equal labels are one object."""
     if source is None:
         return [None] * len(rows)
+    if column.holds == "labels" and not isinstance(source, str):
+        return list(marked(rows, source, places))
     values = [cell(row, source) for row in rows]
     if column.holds == "labels":
         return [split_labels(value, spec.labels_separator) for value in values]

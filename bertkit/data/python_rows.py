@@ -147,7 +147,7 @@ def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
             writer = writer or pq.ParquetWriter(folder / f"{split}.parquet", table.schema)
             writer.write_table(table)
         if writer is None:
-            raise DataError(split, "holds no rows")
+            raise DataError(split, "is empty: it has no rows", "Give at least one row.")
         writer.close()
     return _fingerprint(folder)
 
@@ -295,7 +295,8 @@ def _columns(data: Rows, split: str) -> list[tuple[str, Any]]:
         problems = Problems()
         for number, row in enumerate(data, 1):
             if not isinstance(row, Mapping):
-                problems.add(f"{split}, row {number}", f"expected a dict of columns, found {short_repr(row)}")
+                what = f"expected a dict of columns, found {short_repr(row)}"
+                problems.add(f"{split}, row {number}", what, "Write {'text': …, 'label': …}.")
         problems.raise_if_any()
         data = _by_column(data)
     return [(str(name), values) for name, values in data.items()]

@@ -96,7 +96,7 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
     suffix = suffix_of(path)
     readers = by_suffix(suffix)
     if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
-        raise DataError(path, f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet")
+        raise DataError(path, f".{suffix} is not supported", "Save it as .xlsx, .csv or .parquet.")
     if len(readers) > 1:
         raise DataError(
             path,
@@ -136,7 +136,8 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> N
                 yield number, row
         problems.raise_if_any()
         if not number:
-            raise DataError(problems.name, "holds no rows")
+            what = "is empty: no rows" + " after the header" * (reader in (CSV, TSV, XLSX))
+            raise DataError(problems.name, what, "Is it the right file?")
 
 
 def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> NumberedRows:
@@ -251,7 +252,7 @@ def _jsonl(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
         try:
             row = json.loads(line.rstrip())
         except (ValueError, RecursionError) as error:
-            problems.add(number, _not_json(error))
+            problems.add(number, _not_json(error), "Write one JSON object per line.")
             row = {}
         _check_object(row, line, number, problems)
         yield number, row
@@ -260,12 +261,13 @@ def _jsonl(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
 def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> None:
     if not isinstance(row, dict):
         kind = "a list" if isinstance(row, list) else json.dumps(row)[:20]
-        problems.add(where, f'{kind}, where an object such as {{"text": "…"}} is expected')
+        problems.add(where, f"expected an object, found {kind}", 'Write {"text": "…"}.')
     elif _SURROGATE.search(text):
         try:
             json.dumps(row, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            problems.add(where, r"half of a surrogate pair (an escape such as \ud83d alone) is not text")
+            what = r"half of a surrogate pair (an escape such as \ud83d alone) is not text"
+            problems.add(where, what, "Remove it, or write the whole character.")
 
 
 def _json(file: OpenFile) -> NumberedRows:

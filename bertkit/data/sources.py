@@ -25,6 +25,7 @@ from bertkit.data.readers import by_suffix, read_rows, reader_of, rows_or_proble
 from bertkit.data.schema import Finding, Mapped, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import NumberedRows
+from bertkit.data.text_folders import UNLABELLED, Texts, text_folders, text_rows
 from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import listed
@@ -85,6 +86,10 @@ def open_source(
         names = tables
         for split, name in match_splits(tables, spec).items():
             opens[split] = [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)]
+    elif path is not None and (folders := texts_at(path, spec)):
+        names = folders
+        for split, name in match_splits(folders, spec).items():
+            opens[split] = [partial(_texts_part, folders[name], f"{path}, {name}", spec)]
     else:
         for split, files in (_named_files(spec) if path is None else files_at(path, spec)).items():
             opens[split] = [partial(_file_part, file, spec, str(file)) for file in files]
@@ -98,8 +103,9 @@ def open_source(
     missing = [split for split in splits or () if split not in opens]
     if missing:
         what = f"no {' and no '.join(missing)} split; available: {', '.join(names) or 'none'}"
-        fix = f"hold rows of train out:  data: {{{missing[0]}: 0.1}}" if "train" in opens else ""
-        raise DataError(str(spec.source), what, fix)
+        hold = f"hold rows of train out:  data: {{{missing[0]}: 0.1}}"
+        add = f"Add it:  data: {{source: {{{missing[0]}: FILE}}}}"
+        raise DataError(str(spec.source), what, f"{add}, or {hold}" if "train" in opens else add)
     parts = dict[str, list[Part]]()
     for split in SPLITS:
         if split in opens and (splits is None or split in splits):
@@ -116,8 +122,22 @@ def _data_set(spec: DataSpec, path: Path) -> Mapping[str, Dataset]:
     source = str(spec.source)
     like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
     if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
-        raise DataError(source, f"no such file or folder (looked from {Path.cwd()})")
+        raise DataError(source, f"no such file or folder (looked from {Path.cwd()})", "Check the path.")
     return hub_tables(spec)
+
+
+def texts_at(folder: Path, spec: DataSpec) -> dict[str, Texts]:
+    """The texts of a folder by split and label; empty where it has files of splits, or something else."""
+    names = {*SPLITS, *VALIDATION, *(spec.splits or {}).values()}
+    plain = folder.is_dir() and names.isdisjoint(_by_name(folder, spec))
+    return text_folders(folder, names) if plain else {}
+
+
+def _texts_part(texts: Texts, name: str, spec: DataSpec) -> Part:
+    folders = {file.parents[1] for files in texts.values() for file in files[:1]}
+    out = [f"{folder / other}" for folder in folders for other in UNLABELLED if (folder / other).is_dir()]
+    findings = [note(f"{name}: left out, without labels: {listed(out)}")] if out else []
+    return Part(name, f"{name}, text ", ["id", "text", "label"], text_rows(texts, spec), {}, findings)
 
 
 def _beir_part(beir: Beir, split: str, name: str) -> Part:
@@ -149,7 +169,7 @@ def _named_files(spec: DataSpec) -> dict[str, list[Path]]:
         paths[split] = [Path(name).expanduser() for name in ([names] if isinstance(names, str) else names)]
         if split not in SPLITS:
             hint = "; did you mean validation?" if split in VALIDATION else ""
-            problems.add("data.source", f"no split {split!r}{hint}; splits: {', '.join(SPLITS)}")
+            problems.add("data.source", f"no split {split!r}{hint}", f"Splits are {', '.join(SPLITS)}.")
     for path in chain.from_iterable(paths.values()):
         if not path.is_file() and not _parallel_files(path, spec):
             what = "no such file"
@@ -157,7 +177,7 @@ def _named_files(spec: DataSpec) -> dict[str, list[Path]]:
                 what = "is a folder; a file is needed here"
             elif path.exists():
                 what = "is a pipe, and would be read twice"
-            problems.add(str(path), f"{what} (looked from {Path.cwd()})")
+            problems.add(str(path), f"{what} (looked from {Path.cwd()})", "Check the path.")
     problems.raise_if_any()
     return paths
 
@@ -304,7 +324,7 @@ def _table_part(rows: Dataset, name: str, wanted: Collection[str] | None) -> Par
     prefix = f"{name}, row "
     fingerprint = rows._fingerprint
     if not len(rows):
-        raise DataError(name, "holds no rows")
+        raise DataError(name, "is empty: it has no rows", "Name a split that has rows.")
     rows = rows.select_columns([c for c in columns if wanted is None or c in wanted]).with_format(None)
     names = class_names(rows.features)
     dicts = (

@@ -13,7 +13,7 @@ from bertkit.data.on_disk import column_values
 from bertkit.data.problems import Problems, setting
 from bertkit.data.schema import Column, Finding, note, texts_of, warn
 from bertkit.data.table import Data, Table
-from bertkit.data.values import text_keys
+from bertkit.data.values import folded, text_keys
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
@@ -116,12 +116,10 @@ def folds(
     """
     units = _units(table, texts, unordered, groups)
     if len(units) < count:
-        what = (
-            f"{count} folds of {counted(len(table), 'row')} of train, which make "
-            f"{counted(len(units), 'group')}: "
-        )
-        what += "rows of the same texts or group stay together"
-        raise DataError("folds", what, "Write fewer folds, or add rows.")
+        has = f"train has {len(units)} ({counted(len(table), 'row')})"
+        what = f"{count} folds need at least {count} groups; {has}"
+        fix = "Write fewer folds, or add rows: those of the same texts or group stay together."
+        raise DataError("folds", what, fix)
     draw = _draw(table, random.Random(seed))
     strata = _strata(table, target, _labels(table, target, names))
     sizes = Counter(strata)
@@ -275,6 +273,7 @@ def known_only(
     known_tables = dict(tables)
     findings = []
     problems = list[Problem]()
+    strange = set[str]()
     for split, table in tables.items():
         if split == "train" or target not in table.values:
             continue
@@ -284,6 +283,7 @@ def known_only(
                 if name not in known_labels:
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
+        strange.update(map(folded, unseen))
         for name, rows in sorted(unseen.items()):
             what = (
                 f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
@@ -291,15 +291,15 @@ def known_only(
             problems.append(Problem(table.origin[rows[0]], what))
             findings.append(note(f"{what} (first: {table.origin[rows[0]]}); left out"))
         if len(out) == len(table) and policy == "ignore":
-            raise DataError("", f"{split}: no row remains; none of its labels is in train")
+            what = f"{split}: all rows were dropped, because none of their labels occurs in train"
+            raise DataError("", what, "Compare the label names of both splits.")
         if out:
             known_tables[split] = table.select([i for i in range(len(table)) if i not in out])
     if problems and policy == "error":
-        fix = (
-            "correct these labels, add rows with them to train, or raise a `data.limit`; to leave these "
-            "rows out, "
-        )
-        fix += setting("unseen_labels", "ignore")
+        fix = "correct these labels, add rows with them to train, or raise a `data.limit`; "
+        if not strange.isdisjoint(map(folded, known_labels)):
+            fix = "to merge labels that differ only in case or blanks,  data: {labels: casefold}; "
+        fix += f"to leave these rows out, {setting('unseen_labels', 'ignore')}"
         raise DataError([*problems[:-1], problems[-1]._replace(fix=fix)])
     return known_tables, findings
 

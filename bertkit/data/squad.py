@@ -55,7 +55,8 @@ def squad_rows(document: Any, problems: Problems) -> NumberedRows:
                     row = {"id": question["id"], "title": article["title"], "question": question["question"]}
                     yield number, {**row, "context": paragraph["context"], "answers": answers}
         except (LookupError, TypeError, AttributeError) as error:
-            problems.add(f"{problems.name}, data[{index}]", f"is not in the layout of SQuAD: {error!r}")
+            what = f"is not in the layout of SQuAD: {error!r}"
+            problems.add(f"{problems.name}, data[{index}]", what, "Write it as SQuAD's own files have it.")
 
 
 def read_answers(value: object) -> list[tuple[str, int | None]]:

@@ -120,7 +120,7 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
             "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}",
         )
     if without_prefixes(tags):
-        what = f"its tags are of an unknown scheme, without prefixes such as B-: {listed(sorted(tags))}"
+        what = f"tags without prefixes such as B- and I-: {listed(sorted(tags))}"
         labels = "If each is the label of one word, such as a part of speech, write  task: {scheme: none}"
         entities = "If adjacent words with one tag are one entity, write  task: {data_scheme: IO}"
         raise DataError(where(0), what, f"{labels}. {entities}.")

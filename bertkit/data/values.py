@@ -26,6 +26,7 @@ _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 _WHOLE = re.compile(r"-?\d+\.0")
 _EXPONENT = re.compile(r"-?\d(\.\d+)?[eE]\+\d+")  # how a spreadsheet writes a long number
 _AS_TEXT = "keep it as text, e.g. pandas.read_csv(FILE, dtype={NAME: str})"
+MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _EXACT = 2**53  # beyond it, floats are not all whole numbers
 
 
@@ -61,7 +62,7 @@ def read_inputs(
     expected += f" {{{', '.join(f'{name!r}: …' for name in sorted(inputs[0]))}}}"
     for where, row in numbered:
         if not isinstance(row, Mapping):
-            problems.add(where, f"expected {expected}, found {short_repr(row)}")
+            problems.add(where, f"expected {expected}, found {short_repr(row)}", "Give texts or dicts.")
     problems.raise_if_any()
     where, first = numbered[0]
     chosen = next((names for names in inputs if has_columns(first, names, mapped)), None)
@@ -217,12 +218,37 @@ def split_labels(value: Any, separator: str) -> Any:
     return [part.strip() for part in value.split(separator) if part.strip()]
 
 
+def marked(rows: Sequence[Record], names: Iterable[str], origin: Origin) -> list[list[str] | None]:
+    """For each row the names of the columns that hold 1, sorted; None where one of them is empty.
+
+    Raises DataError with the rows in which a column holds something other than 0, 1, true and false.
+    """
+    names = sorted({*names})
+    problems = Problems()
+    labels = list[list[str] | None]()
+    for index, row in enumerate(rows):
+        marks = dict[str, bool]()
+        for name in names:
+            value = row.get(name)
+            if is_blank(value) or is_missing(value):
+                continue
+            text = str(value).strip().casefold()
+            marks[name] = MARKS.get(text, False)
+            if text not in MARKS:
+                what = f"`{name}` holds {short_repr(value)}, where 0 or 1 is expected"
+                fix = "Write 0 or 1, also as false or true. Texts and lists of labels are mapped by one name."
+                problems.add(origin[index], what, fix, kind=name)
+        labels.append([name for name in names if marks[name]] if len(marks) == len(names) else None)
+    problems.raise_if_any()
+    return labels
+
+
 def _labels(value: Any) -> list[str] | None:
     if value is None:
         return None
     if isinstance(value, str):
         what = f"holds a list written as text, {short_repr(value)}"
-        raise WrongColumn(f"{what}; write a|b, or keep lists in jsonl or parquet, or give them from Python")
+        raise WrongColumn(f"{what}; write a|b, or JSON lists in jsonl, or give lists from Python")
     if not isinstance(value, list):
         raise WrongType(value, "a list of labels, or text such as a|b,")
     if any(isinstance(part, float | list) for part in value):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.python_rows import Rows, column_names, frame_rows, is_frame, with_added
 from bertkit.errors import DataError
-from bertkit.inference.display import flat
 from bertkit.inference.predict_file import with_columns
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.models.device import Precision
@@ -93,7 +92,7 @@ class batch:
 
         shown: Json = {}
         for answer in self._predictor.any_answers(names):
-            for name, value in flat(answer, "answer."):
+            for name, value in self._predictor.cells(answer, "answer."):
                 if shown.get(name) is None:
                     shown[name] = value
         # with a threshold, a label may be None in all of them
@@ -113,7 +112,8 @@ class batch:
                 "Compute vectors instead: bertkit embed, or batch(…, side='document').",
             )
         answers = [
-            dict(flat(answer, "answer.")) for answer in predictor.stream(frame_rows(rows, predictor.reads))
+            dict(predictor.cells(answer, "answer."))
+            for answer in predictor.stream(frame_rows(rows, predictor.reads))
         ]
         columns = {}
         for name, kind in vars(self)["types"](tuple(column_names(rows))).items():

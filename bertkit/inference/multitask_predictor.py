@@ -8,6 +8,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
@@ -74,6 +75,12 @@ class MultiTaskPredictor:
     def __call__(self, rows: Row | Sequence[Row], /) -> dict[str, Answer] | list[dict[str, Answer]]:
         """The answers to one text or row, or the list of those to several. rows: as for `stream`."""
         return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
+
+    def cells(self, answer: Answer, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """The answers of the tasks as columns of a table, as `Predictor.cells`, after the task's name."""
+        return chain.from_iterable(
+            self.tasks[name].cells(part, f"{prefix}{name}.") for name, part in answer.items()
+        )
 
     def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[dict[str, Answer]]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the columns of a

@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice, tee
@@ -23,7 +23,6 @@ from bertkit.data.readers import by_suffix, one_text_per_line, read_rows, read_s
 from bertkit.data.schema import Answer
 from bertkit.errors import DataError, UserError
 from bertkit.files import require_no_pipe, require_suffix, written_aside
-from bertkit.inference.display import flat
 from bertkit.inference.multitask_predictor import MultiTaskPredictor, load_any
 from bertkit.inference.output_formats import ENTITY, Pairs, entity_cells, write_jsonl, writer_of
 from bertkit.inference.predictor import Predictor
@@ -157,7 +156,7 @@ def predict(
     delimiter, encoding = (
         written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     )
-    cells = entity_cells(pairs, start) if by_entity else _flat_rows(pairs, answered)
+    cells = entity_cells(pairs, start) if by_entity else _flat_rows(pairs, answered, predictor.cells)
     with written_aside(target, encoding) if target else nullcontext(sys.stdout) as out:
         if writer is not None:
             writer(out, pairs)
@@ -279,17 +278,19 @@ def _write_csv(
         ) from error
 
 
-def _flat_rows(pairs: Pairs, answered: Sequence[str]) -> Iterator[list[Any]]:
+def _flat_rows(
+    pairs: Pairs, answered: Sequence[str], cells_of: Callable[[Answer, str], Iterable[tuple[str, Any]]]
+) -> Iterator[list[Any]]:
     """The names of the columns, which are those of the first row, then the values of each row.
 
-    answered: columns that answers have in any case.
+    answered: columns that answers have in any case. cells_of: `Predictor.cells`.
     """
     names: list[str] = []
     for answer, row in pairs:
         cells = {
             k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()
         }
-        answers = dict(flat(answer, "answer."))
+        answers = dict(cells_of(answer, "answer."))
         if not names:
             names = [*cells, *dict.fromkeys([*answered, *answers])]
             yield names

@@ -168,7 +168,7 @@ class Predictor:
         """
         others = self.rows_of(rows)
         first = list(islice(others, 1))
-        answers = [dict(flat(answer)) for answer in self.stream(chain(first, others))]
+        answers = [dict(self.cells(answer)) for answer in self.stream(chain(first, others))]
         columns: Iterable[str] = ["text"]
         if is_frame(rows):
             columns = column_names(rows)
@@ -220,7 +220,21 @@ class Predictor:
         """The columns of a table of answers to rows with these columns, as `flat` calls them, whatever the
         rows are.
         """
-        return [*dict.fromkeys(name for answer in self.any_answers(names) for name, _ in flat(answer))]
+        return [*dict.fromkeys(name for answer in self.any_answers(names) for name, _ in self.cells(answer))]
+
+    def cells(self, answer: Answer, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """An answer as `flat` columns; where the model learned `labels` from a column of 0 and 1 for each,
+        such columns come after them, named by the labels.
+        """
+        sources = self.columns.get("labels", "")
+        marks = () if isinstance(sources, str) or "labels" not in answer else sources
+        names = self.task.schema_of(self.task.options).columns["labels"].names if marks else {}
+        for name, value in flat(answer, prefix):
+            yield name, value
+            for mark in marks if name == f"{prefix}labels" else ():
+                label = names.get(mark, mark)
+                title = f"labels.{label}" if label in answer else label
+                yield f"{prefix}{title}", int(label in answer["labels"])
 
     def canonical(self, rows: Sequence[Row], start: int) -> Columns:
         """The task's input and context columns of these rows, under their canonical names.

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from bertkit.data.scripts import mostly_unspaced
-from bertkit.data.values import is_blank
+from bertkit.data.values import MARKS, is_blank
 from bertkit.data.word_spans import read_spans
 from bertkit.errors import UserError
 from bertkit.text import beginning, counted
@@ -54,6 +54,12 @@ class Column:
 
     name: str
     cells: Sequence[Any]
+    names: Sequence[str] = ()  # of the columns of 0 and 1 whose labels it has
+
+    @property
+    def source(self) -> str | list[str]:
+        """What `data.columns` maps."""
+        return [*self.names] or self.name
 
     @cached_property
     def values(self) -> list[Any]:
@@ -103,7 +109,7 @@ class Column:
     @property
     def is_label(self) -> bool:
         """Whether a model may learn to say these values."""
-        if self.holds == "spans":
+        if self.holds == "spans" or self.names:
             return True
         if self.is_vector:
             return False
@@ -113,6 +119,11 @@ class Column:
         if self.holds == "score":
             return not number
         return self.is_class and not (number and len({*self.labels}) > MOST_NUMBERS)
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether all of its values are 0 or 1."""
+        return bool(self.values) and all(str(value).strip().casefold() in MARKS for value in self.values)
 
     @property
     def is_vector(self) -> bool:
@@ -161,15 +172,29 @@ def length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
 
 
-def guess(table: Table, texts: Sequence[str], label: str | None, task: str | None) -> Guess:
-    """The task of a table and its columns. texts, label, task: those that a user names.
+def guess(table: Table, texts: Sequence[str], labels: Sequence[str], task: str | None) -> Guess:
+    """The task of a table and its columns. texts, labels, task: those that a user names; several labels are
+    columns of 0 and 1, also as `a,b`.
 
     Raises UserError, with the columns that could be meant, and the option that decides.
     """
-    for name in (*texts, *filter(None, [label])):
+    parts = ([name] if name in table else map(str.strip, name.split(",")) for name in labels)
+    labels = [*chain.from_iterable(parts)]
+    for name in (*texts, *labels):
         if name not in table:
             option = "text" if name in texts else "label"
             raise _unclear(f"no column {beginning(name, 60)}", table.values(), option)
+    marks = [column for name, column in table.items() if column.is_mark and name not in texts]
+    usual = any(column.name.casefold() in NAMES["label"] for column in marks)
+    if labels or usual:
+        marks = [table[name] for name in labels]
+    if others := [column for column in marks if not column.is_mark] if len(marks) > 1 else []:
+        raise _unclear("several labels are columns of 0 and 1, unlike these", others, "label")
+    label = labels[0] if labels else None
+    if len(marks) > 1:
+        joined = _joined(marks)
+        table = {**{name: table[name] for name in table if table[name] not in marks}, joined.name: joined}
+        label = label and joined.name
     if len(texts) > 2:
         raise _unclear("more than two columns of texts", table.values(), "text")
     for name, roles in ROLES.items():
@@ -192,6 +217,17 @@ def guess(table: Table, texts: Sequence[str], label: str | None, task: str | Non
         raise _unclear(f"no columns of {task}, but of {possible[0]}", table.values(), "task")
     inputs = (table[name] for name in texts)
     return Guess(task or possible[0], {**dict(zip(names, inputs, strict=True)), target.holds: target})
+
+
+def _joined(marks: Sequence[Column]) -> Column:
+    """Columns of 0 and 1 as one of lists of their names; None where one is blank."""
+    names = [column.name for column in marks]
+    lists = list[list[str] | None]()
+    for row in zip(*(column.cells for column in marks), strict=True):
+        pairs = zip(names, row, strict=True)
+        full = not any(map(is_blank, row))
+        lists.append([name for name, cell in pairs if MARKS[str(cell).strip().casefold()]] if full else None)
+    return Column(", ".join(names), lists, names)
 
 
 def _by_roles(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -14,7 +15,8 @@ from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import store_rows
 from bertkit.data.readers import reader_of
 from bertkit.data.scripts import share
-from bertkit.data.sources import files_at, open_source
+from bertkit.data.sources import files_at, open_source, texts_at
+from bertkit.data.spelling import variants
 from bertkit.data.tagging import without_prefixes
 from bertkit.errors import UserError
 from bertkit.files import read_json
@@ -50,6 +52,7 @@ ABOUT = {  # key -> its comment
     "encoding": "of the file",
     "header": "the file has none",
     "columns": "what the task reads: the column that has it",
+    "labels": "those that differ only in case or blanks are one",
     "missing_labels": "rows without a label are left out",
     "validation": "the share of rows that is held out, to choose the best checkpoint",
     "test": "the share of rows that is held out, to judge the model",
@@ -96,16 +99,17 @@ def init(
     data: Any,
     *,
     text: Sequence[str] = (),
-    label: str | None = None,
+    label: str | Sequence[str] = (),
     task: str | None = None,
     model: str | None = None,
     layout: Sequence[str] = (),
 ) -> FirstRecipe:
-    """A first recipe for a file, a folder with train.csv and the like, or rows such as a DataFrame.
+    """A first recipe for a file, a folder (train.csv and the like, or texts by label), or rows: a DataFrame.
 
-    text: the column of texts, or two of them; label: the column that is learned; task, model: in place of
-    those that are chosen. layout: how the file is written, such as `data.delimiter=;`, where it is not
-    recognised. Returns `recipe`, which `bertkit.train` takes, `text(FILE)`, the recipe as YAML, and `why`.
+    text: the column of texts, or two of them; label: the column that is learned, or several of 0 and 1;
+    task, model: in place of those that are chosen. layout: how the file is written, such as
+    `data.delimiter=;`, where it is not recognised.
+    Returns `recipe`, which `bertkit.train` takes, `text(FILE)`, the recipe as YAML, and `why`.
     Raises UserError with the columns that could be meant, and DataError on a file that cannot be read.
 
     >>> first = bertkit.init("rows.jsonl")
@@ -124,15 +128,18 @@ def init(
     if spec.source != MEMORY and not source.exists():
         raise UserError(source, "no such file or folder", "A data set of the Hub needs a recipe by hand.")
     table, needs = _look(spec, source)
-    chosen = guess(table, [text] if isinstance(text, str) else text, label, task)
+    texts, labels = ([names] if isinstance(names, str) else names for names in (text, label))
+    chosen = guess(table, texts, labels, task)
     target = chosen.target
     seen = counted(len(target.cells), "row")
     if len(target.cells) >= MOST_ROWS:
         seen = f"the first {seen}"
-    columns = {canonical: column.name for canonical, column in chosen.columns.items()}
+    columns = {canonical: column.source for canonical, column in chosen.columns.items()}
     section = {**needs, **section, "columns": columns}
     if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
         section.setdefault("missing_labels", "ignore")
+    if target.holds in ("label", "labels") and not target.names and variants(Counter(target.labels)):
+        section.setdefault("labels", "casefold")
     sections, comments = _settings(chosen, model)
     why = [*chosen.lines(), seen, *(f"{key}: {json_line(value)}" for key, value in needs.items())]
     return FirstRecipe({**sections, "data": section}, {**comments, "source": seen}, why)
@@ -144,7 +151,9 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
     headed = False
     folders = ("qrels", "dataset_dict.json", "state.json")  # of BEIR, and of a data set that was saved
     if spec.source != MEMORY and not any((source / name).exists() for name in folders):
-        file = files_at(source, spec).get("train", [source])[0]
+        texts = texts_at(source, spec)
+        files = [*texts.get("train", {}).values()] or [files_at(source, spec).get("train", [source])]
+        file = files[0][0]
         if file.is_file():
             needs |= layout_of(file, spec)
             headed = reader_of(file, spec).name in ("csv", "tsv", "xlsx")
