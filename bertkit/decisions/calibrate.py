@@ -20,7 +20,7 @@ from bertkit.decisions.goals import (
 )
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.similarity import LabelledPairs
-from bertkit.files import read_json, write_json
+from bertkit.files import not_a_run, read_json, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.predictor import Predictor, load, model_folder, require_torch_model
 from bertkit.run import Run
@@ -78,7 +78,7 @@ def calibrate(
     goal = threshold_target(predictor.task, precision, recall, label, overall)
     split, rows = rows_of_split(source, predictor, data, None, ("validation",), overrides)
     if data is None and split != "validation":
-        raise DataError(source, "has no labelled validation rows", "Name labelled rows as `data`.")
+        raise DataError(source, "has no labelled validation rows", "Pass labelled rows as `data`.")
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
     log_findings(few_rows(scores["labels"], goal))
@@ -105,13 +105,11 @@ def calibrate(
 
 def _folder(source: str | Path) -> Path:
     """The model folder on this machine. Raises ModelError."""
-    if not Path(source).expanduser().is_dir():
-        raise ModelError(
-            source, "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
-        )
+    if not (path := Path(source).expanduser()).is_dir():
+        raise ModelError(not_a_run(path))
     folder = model_folder(source)
     if "bertkit" not in read_json(folder / "config.json"):
-        raise ModelError(folder, "was not trained by bertkit: its config.json has no `bertkit` section")
+        raise ModelError(folder, "was not trained by bertkit", "Use a run, or the model folder of one.")
     return folder
 
 
@@ -128,6 +126,7 @@ def _fitted(
         raise UserError(
             "the model",
             f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit",
+            "Calibrate a model that gives labels or probabilities.",
         )
     if not kind_of(task):
         return task, {"labels": []}

@@ -65,12 +65,7 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
     results, links and damaged files, a card that cannot be made or is invalid, local paths or a token in a
     file, a folder that does not load.
     """
-    if not run.finished:
-        what = "is not a finished run: it has no results.json"
-        fix = "Name the folder that `bertkit train` wrote."
-        if (run.folder / "recipe.yaml").is_file():
-            fix = "Resume its training."
-        raise ModelError(run.folder, what, fix)
+    run.require_finished()
     problems = _problems(lambda: write_card(run, repo_id))
     present = {
         file.relative_to(run.model).as_posix(): file

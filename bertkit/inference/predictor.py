@@ -22,6 +22,7 @@ from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, RowsError, UserError
 from bertkit.inference.decisions import Rule, decisions, identity
+from bertkit.files import not_a_run
 from bertkit.inference.display import flat
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
@@ -280,14 +281,19 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
                 "a run of several tasks",
                 f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all.",
             )
-        raise ModelError(source, "this run has no model yet", "Resume its training.")
+        raise ModelError(not_a_run(path, "model"))
     if path.is_dir():
         require_model(path)
     if path.exists():
-        raise ModelError(source, "is neither a run nor a model folder, but a file", "Name its folder.")
+        raise ModelError(source, "is a file", "Use the folder of the run or model.")
     if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
-        raise ModelError(source, "no such folder")
-    return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
+        raise ModelError(not_a_run(path))
+    try:
+        return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
+    except ModelError as error:
+        if path.parent.is_dir() and error.problems[0].where == "model.name":
+            raise ModelError([not_a_run(path), *error.problems]) from error
+        raise
 
 
 def load(

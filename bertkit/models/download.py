@@ -29,21 +29,21 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
         raise ModelError(
             "model.name",
             f"{name!r} is neither a folder nor a Hub id",
-            "Write a folder with config.json, or owner/model.",
+            "Use a folder with config.json, or a Hub id: owner/model.",
         ) from error
     except errors.RevisionNotFoundError:
         raise ModelError(
             "model.revision",
             f"{name!r} has no revision {revision!r}",
-            "Name a commit, tag or branch of that model.",
+            "Use a commit, tag or branch of that model.",
         ) from None
     except errors.LocalEntryNotFoundError as error:
         if isinstance(error.__cause__, errors.HfHubHTTPError):
             raise hub_error(error, "model.name", name) from None
         raise ModelError(
             "model.name",
-            f"{name!r} is not in the local cache, and the Hub cannot be reached",
-            "Name a local folder, or fetch it once while online.",
+            f"{name!r} is not in the local Hub cache, and the Hub cannot be reached",
+            "Use a local folder, or download the model once while online.",
         ) from None
     except FAILURES as error:
         raise hub_error(error, "model.name", name) from None

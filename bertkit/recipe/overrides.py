@@ -15,7 +15,7 @@ from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import Rows, RowsFolder
 from bertkit.recipe.fields import Sections, Several
 from bertkit.recipe.key_problems import Report
-from bertkit.recipe.training_arguments import DECIDED, training_fields
+from bertkit.recipe.training_arguments import DECIDED, WARMUP, training_fields
 from bertkit.recipe.yaml import MAX_DEPTH, parse
 from bertkit.sections import MEMORY
 from bertkit.tasks import find_task
@@ -34,7 +34,7 @@ SCRIPTS = {  # arguments of transformers' scripts -> what to write here
     "train_file": "data.source.train",
     "validation_file": "data.source.validation",
     "test_file": "data.source.test",
-    **dict.fromkeys(("text_column", "text_column_name", "label_column", "label_column_name"), "data.columns"),
+    **dict.fromkeys(("text_column_name", "label_column_name"), "data.columns"),
     "max_train_samples": "data.limit.train",
     "max_eval_samples": "data.limit.validation",
     "task_name": "task.name",
@@ -43,9 +43,29 @@ SCRIPTS = {  # arguments of transformers' scripts -> what to write here
     "batch_size": "training.per_device_train_batch_size",
     "lr": "training.learning_rate",
     "pos_weight": "task.class_weights",
-    "modules_to_save": "remove it; the head is always trained in full and saved with the adapter",
+    "modules_to_save": "Remove it; the head is always trained in full and saved with the adapter.",
+    **dict.fromkeys(
+        ("batch", "train_batch_size", "per_gpu_train_batch_size"), "training.per_device_train_batch_size"
+    ),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs"), "training.num_train_epochs"),
+    **dict.fromkeys(("max_len", "max_seq_len", "sequence_length"), "model.max_length"),
+    **dict.fromkeys(("base_model", "checkpoint", "encoder", "model_name", "pretrained"), "model.name"),
+    **dict.fromkeys(("dataset", "data_files", "file", "path"), "data.source"),
+    **dict.fromkeys(("validation_split", "val_split", "val_size", "eval_size"), "data.validation"),
+    **dict.fromkeys(("test_split", "test_size"), "data.test"),
+    **dict.fromkeys(("text_column", "label_column", "text_field"), "data.columns"),
+    "optimizer": "training.optim",
+    "lr_scheduler": "training.lr_scheduler_type",
+    "scheduler": "training.lr_scheduler_type",
+    "grad_accum": "training.gradient_accumulation_steps",
+    "warmup": "training.warmup_steps",
+    "warmup_ratio": WARMUP,
+    "early_stopping_patience": "early_stopping.patience",
+    "lora": "Write peft: {r: 8}.",
+    **dict.fromkeys(("num_labels", "id2label", "label2id"), "Remove it; labels are read from the data."),
 }
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments
+_SHOWS = "Leave it out: only stated keys can be deleted."
 _UNSTORED = "not stored yet"  # the fingerprint of rows while the recipe is checked
 _NAMED = {"task": (), "model": ("config", "tokenizer", "revision")}  # section -> keys that go with its name
 
@@ -63,28 +83,29 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
     delete = left.strip().startswith("~")
     path = tuple(word.strip() for word in left.strip().removeprefix("~").split("."))
     if re.search(r"[\ud800-\udfff]", override):
-        return "not UTF-8 text", ""
+        return "not UTF-8 text", "Write it in UTF-8."
     if not all(path):
-        return "no key", "write key=value, key.sub=value or ~key"
+        return "no key", "Write key=value, key.sub=value or ~key."
     if len(path) > MAX_DEPTH:
-        return f"more than {MAX_DEPTH} levels deep", ""
+        return f"more than {MAX_DEPTH} levels deep", "Use fewer levels."
     if delete and values:
-        return "a deletion has no value", f"write ~{dotted(path)}"
+        return "a deletion has no value", f"Write ~{dotted(path)}."
     if not delete and not values:
-        return "no `=`", f"write {dotted(path)}=value, or ~{dotted(path)} to delete it"
+        return "no `=`", f"Write {dotted(path)}=value, or ~{dotted(path)} to delete it."
     for depth, key in enumerate(path[:-1], start=1):
         here = dotted(path[:depth])
         if delete and key not in data:
-            return f"{here}: not in the recipe{did_you_mean(key, data)}", ""
+            return f"{here}: not in the recipe{did_you_mean(key, data)}", _SHOWS
         if not delete and data.get(key) is None:
             data[key] = {}
             report.read(parse(""), path[:depth], override)
         if not isinstance(data[key], dict):
-            what = f"{here} is {describe(data[key])}, so it has no `{path[depth]}`"
-            return what, "" if delete else f"override all of it: {here}=VALUE"
+            what = f"{here} is a single value here, {describe(data[key])}"
+            value = "VALUE" if delete else "".join(values)
+            return what, f"Replace all of it: '{here}={{{dotted(path[depth:])}: {value}}}'"
         data = data[key]
     if delete and path[-1] not in data:
-        return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", ""
+        return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", _SHOWS
     document = parse("".join(values))
     if delete:
         del data[path[-1]]
@@ -143,7 +164,7 @@ def fill_sections(stated: Json, values: Record, report: Report) -> None:
         section, *others = homes.get(name, [""])
         if others:
             examples = " or ".join(f"{section}={{{name!r}: …}}" for section in homes[name])
-            report.add(KeyProblem((name,), "a key of several sections", f"Name the section: {examples}."))
+            report.add(KeyProblem((name,), "a key of several sections", f"Choose the section: {examples}."))
         elif not section:
             report.add(unknown_key((name,), [*top, *SHORT, *homes], SCRIPTS))
         else:

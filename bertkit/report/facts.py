@@ -91,8 +91,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     UserError if a file is damaged.
     """
     run = Run(Path(folder))
-    if not run.finished:
-        raise ModelError(run.folder, "is not a finished run: it has no results.json", "Resume its training.")
+    run.require_finished()
     recipe = run.recipe
     results = _mapping(run.folder / "results.json", RESULTS)
     settings = _mapping(run.model / "config.json", ("bertkit",))["bertkit"]
