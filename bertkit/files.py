@@ -149,7 +149,9 @@ def lines_of(path: Path, *, appended: bool = False) -> Iterator[dict[str, Any]]:
             except ValueError as error:
                 if appended and next(file, None) is None:
                     return
-                raise ModelError(f"{path}:{number}", f"is damaged: not valid JSON ({error})", REPLACE) from error
+                raise ModelError(
+                    f"{path}:{number}", f"is damaged: not valid JSON ({error})", REPLACE
+                ) from error
             yield value
 
 

@@ -44,7 +44,7 @@ MEANT = {  # what people write -> the name that bertkit has for it
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """What is meant, or the most similar of the choices, upper and lower case alike; "" where none is close."""
+    """What a name means, or the most similar choice, upper and lower case alike; "" where none is close."""
     by_lower = {choice.lower().strip(): choice for choice in choices}
     if meant := by_lower.get(MEANT.get(name.lower(), "")):
         return meant

@@ -59,9 +59,7 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
         "--precision", "for each label the lowest threshold with this precision", type=float, metavar="X"
     ),
     argument("--recall", "for each label the highest threshold with this recall", type=float, metavar="X"),
-    argument(
-        "--label", "fit the threshold of this label alone", metavar="NAME"
-    ),
+    argument("--label", "fit the threshold of this label alone", metavar="NAME"),
     flag("--overall", "one threshold for all labels, with this precision or recall over all answers"),
     shared.JSON,
     example="bertkit calibrate runs/quickstart --precision 0.95 --overall",

@@ -75,7 +75,9 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     if schema:
         say(json.dumps(json_schema(), indent=2))
     elif recipe is None:
-        raise UserError("", "no recipe given", "Use a file, or a shipped recipe: `bertkit recipes` lists them.")
+        raise UserError(
+            "", "no recipe given", "Use a file, or a shipped recipe: `bertkit recipes` lists them."
+        )
     else:
         say(to_yaml(read(recipe, overrides=rest, check_files=False)), end="")
 

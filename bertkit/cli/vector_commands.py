@@ -128,7 +128,9 @@ def search(
     if not input and (
         misplaced := [name for name, value in {"output": output, "column": column}.items() if value]
     ):
-        raise UserError([Problem("", f"--{name} works only with --input FILE", WITHOUT) for name in misplaced])
+        raise UserError(
+            [Problem("", f"--{name} works only with --input FILE", WITHOUT) for name in misplaced]
+        )
     from dataclasses import asdict
 
     from bertkit.retrieval.commands import search_file

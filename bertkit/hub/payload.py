@@ -112,7 +112,7 @@ def _unsafe(file: Path) -> Iterator[Problem]:
     # of a hard link, the other name is unknown
     if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:
         yield Problem(
-            str(file), "is a link, or not a regular file", "Replace it by a copy of the file, or remove it."
+            str(file), "is a link, or not a regular file", "Replace it with a copy of the file, or remove it."
         )
     elif file.suffix == ".json":
         yield from _problems(lambda: read_json(file))

@@ -21,8 +21,8 @@ from bertkit.data.schema import Answer, Source, columns_of
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, RowsError, UserError
-from bertkit.inference.decisions import Rule, decisions, identity
 from bertkit.files import not_a_run
+from bertkit.inference.decisions import Rule, decisions, identity
 from bertkit.inference.display import flat
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length

@@ -91,7 +91,11 @@ class Report:
         if self._problems:
             ordered = [problem for _, problem in sorted(self._problems, key=itemgetter(0))]
             rest = len(ordered) - MAX_PROBLEMS
-            more = [Problem(self.name, f"and {counted(rest, 'more problem')}", "Fix these first.")] if rest > 0 else []
+            more = (
+                [Problem(self.name, f"and {counted(rest, 'more problem')}", "Fix these first.")]
+                if rest > 0
+                else []
+            )
             raise RecipeError(ordered[:MAX_PROBLEMS] + more)
 
     def _move(self, path: KeyPath, place: int | str) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from numbers import Integral, Real
 from typing import Any
 
@@ -25,44 +26,39 @@ from bertkit.validation import KeyProblem, describe, did_you_mean, fields_at, un
 
 # in the order in which a misplaced key is looked up
 _SECTIONS = "distillation task model data early_stopping peft freeze hub batching".split()
-SCRIPTS = {  # arguments of transformers' scripts -> what to write here
-    "max_seq_length": "model.max_length",
-    "model_name_or_path": "model.name",
-    "model_revision": "model.revision",
-    "dataset_name": "data.source",
-    "dataset_config_name": "data.subset",
-    "train_file": "data.source.train",
-    "validation_file": "data.source.validation",
-    "test_file": "data.source.test",
-    **dict.fromkeys(("text_column_name", "label_column_name"), "data.columns"),
-    "max_train_samples": "data.limit.train",
-    "max_eval_samples": "data.limit.validation",
-    "task_name": "task.name",
-    "doc_stride": "task.stride",
-    "epochs": "training.num_train_epochs",
-    "batch_size": "training.per_device_train_batch_size",
-    "lr": "training.learning_rate",
-    "pos_weight": "task.class_weights",
-    "modules_to_save": "Remove it; the head is always trained in full and saved with the adapter.",
-    **dict.fromkeys(
-        ("batch", "train_batch_size", "per_gpu_train_batch_size"), "training.per_device_train_batch_size"
-    ),
-    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs"), "training.num_train_epochs"),
-    **dict.fromkeys(("max_len", "max_seq_len", "sequence_length"), "model.max_length"),
-    **dict.fromkeys(("base_model", "checkpoint", "encoder", "model_name", "pretrained"), "model.name"),
-    **dict.fromkeys(("dataset", "data_files", "file", "path"), "data.source"),
-    **dict.fromkeys(("validation_split", "val_split", "val_size", "eval_size"), "data.validation"),
-    **dict.fromkeys(("test_split", "test_size"), "data.test"),
-    **dict.fromkeys(("text_column", "label_column", "text_field"), "data.columns"),
-    "optimizer": "training.optim",
-    "lr_scheduler": "training.lr_scheduler_type",
-    "scheduler": "training.lr_scheduler_type",
-    "grad_accum": "training.gradient_accumulation_steps",
-    "warmup": "training.warmup_steps",
-    "warmup_ratio": WARMUP,
-    "early_stopping_patience": "early_stopping.patience",
-    "lora": "Write peft: {r: 8}.",
-    **dict.fromkeys(("num_labels", "id2label", "label2id"), "Remove it; labels are read from the data."),
+SCRIPTS = {  # arguments of transformers' scripts, and short names -> what to write here
+    key: home
+    for home, keys in {
+        "model.max_length": "max_seq_length max_seq_len max_len sequence_length",
+        "model.name": "model_name_or_path model_name base_model pretrained checkpoint encoder",
+        "model.revision": "model_revision",
+        "data.source": "dataset_name dataset data_files file path",
+        "data.subset": "dataset_config_name",
+        "data.source.train": "train_file",
+        "data.source.validation": "validation_file",
+        "data.source.test": "test_file",
+        "data.columns": "text_column text_column_name label_column label_column_name",
+        "data.validation": "validation_split val_split val_size eval_size",
+        "data.test": "test_split test_size",
+        "data.limit.train": "max_train_samples",
+        "data.limit.validation": "max_eval_samples",
+        "task.name": "task_name",
+        "task.stride": "doc_stride",
+        "task.class_weights": "pos_weight",
+        "training.num_train_epochs": "epochs num_epochs n_epochs max_epochs",
+        "training.per_device_train_batch_size": "batch_size batch train_batch_size",
+        "training.learning_rate": "lr",
+        "training.gradient_accumulation_steps": "accumulation_steps grad_accum",
+        "training.lr_scheduler_type": "scheduler lr_scheduler",
+        "training.optim": "optimizer",
+        "training.warmup_steps": "warmup",
+        WARMUP: "warmup_ratio",
+        "early_stopping.patience": "early_stopping_patience",
+        "Write peft: {r: 8}.": "lora",
+        "Remove it; labels are read from the data.": "num_labels id2label label2id",
+        "Remove it; the head is always trained in full and saved with the adapter.": "modules_to_save",
+    }.items()
+    for key in keys.split()
 }
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments
 _SHOWS = "Leave it out: only stated keys can be deleted."
@@ -100,9 +96,9 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
             data[key] = {}
             report.read(parse(""), path[:depth], override)
         if not isinstance(data[key], dict):
-            what = f"{here} is a single value here, {describe(data[key])}"
-            value = "VALUE" if delete else "".join(values)
-            return what, f"Replace all of it: '{here}={{{dotted(path[depth:])}: {value}}}'"
+            whole = reduce(lambda value, key: f"{{{key}: {value}}}", reversed(path[depth:]), *values or "")
+            fix = f"Delete all of it: ~{here}" if delete else f"Replace all of it: '{here}={whole}'"
+            return f"{here}: expected a mapping, found {describe(data[key])}", fix
         data = data[key]
     if delete and path[-1] not in data:
         return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", _SHOWS

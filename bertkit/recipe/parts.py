@@ -18,6 +18,7 @@ from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import SCRIPTS, options_of, sections_of_keys
 from bertkit.recipe.plain_data import resolve_paths, without
 from bertkit.recipe.training_arguments import check_training
+from bertkit.recipe.yaml import written
 from bertkit.sections import MEMORY, ModelSpec
 from bertkit.tasks import all_tasks, find_task, get_task, task_names
 from bertkit.tasks.base import TaskOptions
@@ -128,7 +129,9 @@ def _check_several(sections: Json) -> Iterator[KeyProblem]:
             yield KeyProblem(("tasks", name), what, fix)
         if (kind := find_task(task.get("name"))) and not kind.shares_encoder:
             fix = f"Known here: {', '.join(other.name for other in all_tasks() if other.shares_encoder)}."
-            yield KeyProblem(("tasks", name, "task", "name"), f"{kind.name} cannot share an encoder with other tasks", fix)
+            yield KeyProblem(
+                ("tasks", name, "task", "name"), f"{kind.name} cannot share an encoder with other tasks", fix
+            )
         if task.get("method") is not None:
             what = "several tasks are always fine-tuned in full"
             yield KeyProblem(("tasks", name, "task", "method"), what, "Remove it.")
@@ -159,11 +162,13 @@ def _check_one(
     problems = [*_task_problems(data, report.home / name)]
     kind = options or TaskOptions
     homes = SCRIPTS | {key: names[0] for key, names in sections_of_keys(kind).items() if not names[1:]}
-    if options and isinstance(data.get("data"), dict):
-        columns = find_task(data["task"]["name"]).schema.columns
-        stated = {key: value for key, value in data["data"].items() if key in columns}
+    if options:
+        columns = get_task(data["task"]["name"]).schema.columns
+        stated = {key: value for key, value in mapping(data.get("data")).items() if key in columns}
         example = f"columns: {written(stated or dict.fromkeys(columns, 'NAME'), flow=True).strip()}"
-        homes |= dict.fromkeys((f"data.{key}" for key in columns), f"Columns are mapped under data: {{{example}}}.")
+        homes |= dict.fromkeys(
+            (f"data.{key}" for key in columns), f"Columns are mapped under data: {{{example}}}."
+        )
     invalid = validate(Sections, data, {"task": kind}, homes)
     # without a task its options cannot be checked
     problems += [problem for problem in invalid if not problems or problem.path[:1] != ("task",)]

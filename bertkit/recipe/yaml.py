@@ -208,7 +208,9 @@ class _Reader:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self.stop("a second document", "Remove everything from `---` on: a file holds one recipe.")
+                    self.stop(
+                        "a second document", "Remove everything from `---` on: a file holds one recipe."
+                    )
                 if event.version not in (None, (1, 2)):
                     self.fault("%YAML: recipes are YAML 1.2", "Remove the line.")
             elif isinstance(event, NodeEvent):
@@ -294,7 +296,9 @@ class _Reader:
         if not event.implicit[0]:
             return text
         if len(text) > MAX_DIGITS and _DIGITS.fullmatch(text):
-            return self.spoil(path, f"a number of {len(text)} digits", "Put quotes around it, or write fewer.")
+            return self.spoil(
+                path, f"a number of {len(text)} digits", "Put quotes around it, or write fewer."
+            )
         value = plain(text)
         if isinstance(value, float) and not math.isfinite(value):
             return self.spoil(path, f"{short_repr(text)} is not a finite number", "Write a finite number.")

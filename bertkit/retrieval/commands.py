@@ -105,7 +105,7 @@ def index(
         encoder = dual_encoder(fspath(source))
         opened = Store.open(store, encoder)
     if opened is None:
-        raise UserError("", "nothing to do", "Name documents, to add or to delete.")
+        raise UserError("", "nothing to do", "Pass documents to add or to delete.")
     deleted = opened.delete(delete)
 
     def renamed(row: Record) -> Json:
@@ -167,7 +167,9 @@ def searcher(
     except ModelError as error:
         if model:
             raise
-        moved = Problem(store, f"was made with {files.name}", "If that model was moved, name it: model.")
+        moved = Problem(
+            store, f"was made with {files.name}", "If that model was moved, pass its new folder: model."
+        )
         raise ModelError([*error.problems, moved]) from error
     opened.require(encoder.files)
     ranks = reranker(rerank) if rerank else None

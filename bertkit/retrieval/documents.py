@@ -56,7 +56,7 @@ def read_documents(rows: Iterable[tuple[str, Record]], seen: FirstSeen) -> Itera
         new, other = seen.add(document.id, document.hash, where)
         if other is not None:
             what = f"the id {short_repr(document.id)} has other contents at {other}"
-            problems.add(where, what, "Give each document its own id, or leave out the outdated one.")
+            problems.add(where, what, "Use unique ids, or leave out the outdated document.")
         elif new and not problems:
             batch.append(document)
             pages += 1 + len(document.text) // _PAGE
@@ -102,14 +102,14 @@ def _document(where: str, row: Record, problems: Problems) -> Document | None:
     except ValueError as error:
         wrong.append(f"its `id` {error}")
     if not wrong and not name.strip():
-        wrong.append(f"its `id` is {short_repr(identifier)}, where a text or a whole number is expected")
+        wrong.append(f"`id`: expected text or a whole number, found {short_repr(identifier)}")
     if "text" not in row:
         wrong.append(f"has no column `text`; it has {', '.join(map(str, row)) or 'nothing'}")
     for column, value in (("title", title), ("text", text)):
         try:
             refuse_pairs([value or ""])
         except (TypeError, AttributeError):
-            wrong.append(f"`{column}` holds {short_repr(value)}, where text is expected")
+            wrong.append(f"`{column}`: expected text, found {short_repr(value)}")
         except ValueError as error:
             wrong.append(f"`{column}` {error}")
     rest = {
@@ -124,7 +124,7 @@ def _document(where: str, row: Record, problems: Problems) -> Document | None:
     }
     wrong += [what for column, value in metadata.items() for what in _wrong(column, value)]
     for what in wrong:
-        problems.add(where, what)
+        problems.add(where, what, "Correct the row, or leave it out.")
     if wrong:
         return None
     title = _clean(title or "")

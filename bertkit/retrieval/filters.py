@@ -39,7 +39,7 @@ def parse_filter(conditions: Sequence[str], columns: Columns) -> Filter:
         match = re.fullmatch(r"\s*(.+?)\s*(!=|>=|<=|=|>|<)\s*(.*)", text, re.DOTALL)
         if not match:
             raise DataError(
-                f"filter {short_repr(text)}", "is not a column, one of = != > >= < <=, and a value", EXAMPLE
+                f"filter {short_repr(text)}", "expected a column, one of = != > >= < <=, and a value", EXAMPLE
             )
         name = match[1]
         value = match[3]
@@ -62,7 +62,7 @@ def to_sql(filter: Filter, columns: Columns) -> str | None:
         for sign, value in (wanted.items() if isinstance(wanted, Mapping) and wanted else [("eq", wanted)])
     ]
     if sum(len(values) or 1 for *_, values in tests) > MAX_VALUES:
-        raise DataError("filter", f"more than {MAX_VALUES} values", "Filter by fewer.")
+        raise DataError("filter", f"more than {MAX_VALUES} values", "Filter by fewer values.")
     if problems := [Problem("filter", what, EXAMPLE) for test in tests for what in _wrong(*test, columns)]:
         raise DataError([problems[0], *(problem._replace(fix="") for problem in problems[1:])])
     from lancedb.expr import col, lit

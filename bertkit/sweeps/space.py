@@ -25,17 +25,18 @@ _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
 
 # keys that no trial may change -> why
 FIXED: Mapping[str, str] = {
-    "seeds": (
-        "every trial has the recipe's first seed; `confirm` sets the number of fresh seeds for the winner"
-    ),
-    "data": "scores on other rows cannot be compared",
-    "task.name": "scores of other tasks cannot be compared",
-    "training.metric_for_best_model": "scores by other metrics cannot be compared",
-    "hub": "a trial is not pushed",
+    "seeds": "Remove it: trials have the recipe's first seed; `confirm` is the number of new seeds to confirm.",
+    "data": "Remove it: scores on other rows cannot be compared.",
+    "task.name": "Remove it: scores of other tasks cannot be compared.",
+    "training.metric_for_best_model": "Remove it: scores by other metrics cannot be compared.",
+    "hub": "Remove it: trials are not pushed.",
     **dict.fromkeys(
-        ("folds", "verify", "explain", "checkpoints", "expected"), "it changes no score on validation"
+        ("folds", "verify", "explain", "checkpoints", "expected"),
+        "Remove it: it changes no score on validation.",
     ),
 }
+
+_EXAMPLES = "Write {low: 1e-5, high: 1e-4, log: true}, or a list of choices: [16, 32]."
 
 
 class Range(Section):
@@ -109,7 +110,7 @@ def read_space(source: str | Path | Record, recipe: Recipe) -> Variants:
     """
     report = Report("" if isinstance(source, Mapping) else escape_controls(str(source)))
     space: Space = {}
-    fix = "write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}"
+    fix = "Write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}."
     settings = source if isinstance(source, Mapping) else report.read_file(Path(source), "space", fix)
     if not settings:
         report.add(KeyProblem((), "the space is empty", fix))
@@ -141,7 +142,7 @@ def read_space(source: str | Path | Record, recipe: Recipe) -> Variants:
 
 def _key_problems(key: str, others: Record) -> Iterator[KeyProblem]:
     if not _KEY.fullmatch(key):
-        yield KeyProblem((), "not a key of a recipe", "write it with dots: training.learning_rate")
+        yield KeyProblem((), "not a key of a recipe", "Write it with dots: training.learning_rate.")
         return
     for fixed, why in FIXED.items():
         if _within(key, fixed) or _within(fixed, key):
@@ -149,7 +150,7 @@ def _key_problems(key: str, others: Record) -> Iterator[KeyProblem]:
     for other in others:
         if _within(key, other) or _within(other, key):
             what = f"contradicts {dotted((other,))}, which is the same setting or a part of it"
-            yield KeyProblem((), what, "keep one")
+            yield KeyProblem((), what, "Keep one.")
 
 
 def _within(key: str, other: str) -> bool:
@@ -160,14 +161,14 @@ def _distribution(value: Any) -> tuple[BaseDistribution | None, list[KeyProblem]
     """The distribution of a key, and its problems, by paths below the key."""
     if isinstance(value, list):  # as JSON, since Optuna has no lists and mappings
         if not value:
-            return None, [KeyProblem((), "has no choices", "write a list of them")]
+            return None, [KeyProblem((), "has no choices", "Write a list of them.")]
         return CategoricalDistribution([*dict.fromkeys(map(json.dumps, value))]), []
     if not isinstance(value, dict):
         what = f"expected a range or a list of choices, found {describe(value)}"
-        return None, [KeyProblem((), what, "write {low: 1e-5, high: 1e-4, log: true}, or [16, 32]")]
+        return None, [KeyProblem((), what, _EXAMPLES)]
     if problems := validate(Range, value):
         return None, problems
     try:
         return Range.model_validate(value).distribution(), []
     except (ValueError, ArithmeticError, UserWarning) as error:
-        return None, [KeyProblem((), first_line(error))]
+        return None, [KeyProblem((), first_line(error), _EXAMPLES)]
