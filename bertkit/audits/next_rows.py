@@ -97,7 +97,7 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
             "Use text classification, or a run of token classification with its model.",
         )
     if count < 1:
-        raise UserError("next", f"must be at least 1, found {count}", "Raise it.")
+        raise UserError("next", f"must be at least 1, found {count}")
     schema = get_task(recipe.task.name).schema
     spec = one_text_per_line(file, like_data(recipe.data, str(file)))
     prefix = reader_of(file, spec).prefix(file.name)

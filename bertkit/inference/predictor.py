@@ -291,9 +291,11 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
     try:
         return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
     except ModelError as error:
-        if path.parent.is_dir() and error.problems[0].where == "model.name":
-            raise ModelError([not_a_run(path), *error.problems]) from error
-        raise
+        if error.problems[0].where != "model.name":
+            raise
+        local = [not_a_run(path)] if path.parent.is_dir() else []
+        problems = (problem._replace(where=str(source)) for problem in error.problems)
+        raise ModelError([*local, *problems]) from error
 
 
 def load(

@@ -56,7 +56,7 @@ DECIDED = {
             "logging_nan_inf_filter use_liger_kernel liger_kernel_config use_cache parallelism_config "
             "local_rank ignore_data_skip"
         ),
-        "Remove it, and start the run with torchrun, which trains on every GPU.": "deepspeed fsdp fsdp_config",
+        "Remove it, and start with torchrun, which trains on every GPU.": "deepspeed fsdp fsdp_config",
     }.items()
     for name in names.split()
 }

@@ -64,7 +64,7 @@ def mine(
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
         what = f"count must be at least 1 (found {count}), skip at least 0 (found {skip})"
-        raise DataError("", what, "Raise it.")
+        raise DataError("", what)
     beir = read_beir(folder)
     model = dual_encoder(fspath(source))
     if split not in beir.qrels:

@@ -25,7 +25,7 @@ _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
 
 # keys that no trial may change -> why
 FIXED: Mapping[str, str] = {
-    "seeds": "Remove it: trials have the recipe's first seed; `confirm` is the number of new seeds to confirm.",
+    "seeds": "Remove it: trials have the recipe's first seed; `confirm` sets the number of seeds at the end.",
     "data": "Remove it: scores on other rows cannot be compared.",
     "task.name": "Remove it: scores of other tasks cannot be compared.",
     "training.metric_for_best_model": "Remove it: scores by other metrics cannot be compared.",

@@ -127,12 +127,10 @@ def sweep(
 def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
     numbers = {"trials": trials, "confirm": confirm}
     problems = [
-        Problem(name, f"must be at least 1, found {value}", "Raise it.")
-        for name, value in numbers.items()
-        if value < 1
+        Problem(name, f"must be at least 1, found {value}") for name, value in numbers.items() if value < 1
     ]
     if timeout is not None and timeout <= 0:
-        problems.append(Problem("timeout", f"must be more than 0, found {timeout:g} seconds", "Raise it."))
+        problems.append(Problem("timeout", f"must be more than 0, found {timeout:g} seconds"))
     if processes.world() > 1:
         problems.append(
             Problem("", "a sweep runs in one process", "Start it without torchrun and accelerate launch.")
