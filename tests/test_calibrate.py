@@ -382,7 +382,7 @@ def test_models_that_have_nothing_to_fit(tiny_encoder, tmp_path):
     run, file = given("similarity-cosent", tiny_encoder, tmp_path)
     small.raises(UserError, "neither temperature nor thresholds", bertkit.calibrate, run.folder, file)
     small.raises(ModelError, "was not trained by bertkit", bertkit.calibrate, tiny_encoder, file)
-    small.raises(ModelError, "Name a run or a model folder", bertkit.calibrate, "someone/model", file)
+    small.raises(ModelError, "no such folder", bertkit.calibrate, "someone/model", file)
 
 
 def test_on_the_command_line(run, capsys, tmp_path):
@@ -398,8 +398,8 @@ def test_on_the_command_line(run, capsys, tmp_path):
         ("--recall 0", "recall: 0 is not above 0"),
         ("--precision 1.5", "1.5 is not above 0 and at most 1"),
         ("--recall 0.5 --precision 0.5", "exclude each other"),
-        ("--overall", "overall goes with a precision or a recall"),
-        ("--overall --recall 0.5 --label bad", "and not with a label"),
+        ("--overall", "overall needs a precision or a recall"),
+        ("--overall --recall 0.5 --label bad", "and excludes a label"),
         ("--label bda", "'bda' has no threshold; did you mean 'bad'?"),
     ):
         assert said in small.refused(capsys, "calibrate", run.folder, *wrong.split())

@@ -523,7 +523,8 @@ def test_a_run_that_is_none(command, capsys, learned, tiny_encoder, tmp_path):
     for folder, what in (
         (tmp_path / "nowhere", "no such folder"),
         (tmp_path / "empty", "neither a run nor a model folder"),
-        (tmp_path / "killed", "Resume its training"),
+        (tmp_path / "killed", "--resume"),
+        (tmp_path / "kild", f"Runs in {tmp_path}: killed."),
         (tiny_encoder, "Name its task"),
         (Path("nobody/nothing"), "the Hub cannot be reached"),
     ):
@@ -557,8 +558,12 @@ PARSED = [  # words that the parser refuses, and what it says
     ("recipes more", "unrecognized arguments: more"),
     ("recipes -- -x", "unrecognized arguments: -x\n"),
     ("predict run -x", "unrecognized arguments: -x (put a text that starts with - after --)\n"),
-    ("predict run --nonsense", "unrecognized arguments: --nonsense"),
-    ("serve runs/none --api-key key", "unrecognized arguments: --api-key"),  # which is no --api-key-file
+    ("predict run --nonsense", "has no option --nonsense (put a text that starts with - after --)\n"),
+    ("serve runs/none --api-key key", "has no option --api-key; did you mean '--api-key-file'?\n"),
+    ("trian x", "no command 'trian'; did you mean 'train'?\n"),
+    ("predict", "required: RUN, and TEXT or --input FILE\n"),
+    ("search", "required: STORE, and QUERY or --input FILE\n"),
+    ("explain", "required: RUN\n"),
 ]
 
 

@@ -265,7 +265,7 @@ def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder, tmp_path)
     assert "training.per_device_eval_batch_size" not in said
     new = ["~training", "model.config={hidden_size: 16}", "~model.name", f"model.tokenizer={tiny_encoder}"]
     small.raises(
-        RecipeError, "a new encoder has learned nothing", load_recipe, file, ["task.method=head", *new]
+        RecipeError, "needs a pretrained encoder", load_recipe, file, ["task.method=head", *new]
     )
 
 

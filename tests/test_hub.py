@@ -246,7 +246,7 @@ def several(run):
 
 
 UNFIT = [  # damage to a run, and the message
-    (lambda run: (run.folder / "results.json").unlink(), "is not a finished run: it has no results.json"),
+    (lambda run: (run.folder / "results.json").unlink(), "training has not finished: no results.json"),
     (lambda run: restate(run, "results.json", "seeds", "over_seeds"), ("(?s)lacks `seeds`.*lacks "
                                                                        "`over_seeds`")),
     (put("README.md", "# A model\n"), "README.md: is a card without the lines"),
@@ -504,7 +504,7 @@ def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkey
     assert not [line for line in hub.requests[asked:] if "/resolve/" in line]  # no file is fetched again
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert load(ME)("a cat") == load(trained.folder)("a cat")
-    small.raises(ModelError, "is not in the local cache, and the Hub cannot be reached", load, "me/other")
+    small.raises(ModelError, "is not in the local Hub cache, and the Hub cannot be reached", load, "me/other")
 
 
 # --- in a recipe

@@ -280,7 +280,7 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path):
     index(Store.open(uri, dual()), numbered(3))
     assert len(Store.open(uri, dual())) == len(Store.open(tmp_path / "store")) == 3
     lancedb.connect(tmp_path / "other").create_table("passages", [{"id": "a", "vector": [1.0, 2.0]}])
-    raises(DataError, "does not name its model", Store.open, tmp_path / "other")
+    raises(DataError, "has no record of its model", Store.open, tmp_path / "other")
 
 
 def test_a_store_that_was_cut_off_says_so(store):

@@ -609,7 +609,7 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
         small.raises(bertkit.UserError, message, train, load_recipe(file, [override]), tmp_path / "run")
     assert not (tmp_path / "run/recipe.yaml").exists()
     for override, message in (
-        ("training.label_smoothing_factor=0.1", r"label_smoothing_factor: has no meaning for task\.head crf"),
+        ("training.label_smoothing_factor=0.1", r"label_smoothing_factor: has no effect with task\.head crf"),
         ("task.tags=[O, O, B-ANIMAL, I-ANIMAL]", "O more than once"),
         ("task.tags=[B-ANIMAL, I-ANIMAL]", "tags must be O and BIO tags"),
         ("task.labels=[ANIMAL, ANIMAL]", "there 2 times|more than once"),
