@@ -258,7 +258,9 @@ def test_train_says_what_it_expects(tmp_path):
         bertkit.Recipe,
         **{**BASE, "data": "memory"},
     )
-    with pytest.raises(bertkit.RecipeError, match=r"data.fingerprint: has an effect only with `source: memory`"):
+    with pytest.raises(
+        bertkit.RecipeError, match=r"data.fingerprint: has an effect only with `source: memory`"
+    ):
         bertkit.Recipe(**{**BASE, "data": ROWS}).with_("data.source=sample:sentiment")
     assert not (tmp_path / "run").exists()
 
