@@ -403,7 +403,7 @@ def test_a_panic_in_a_library_is_an_error(capsys, learned, monkeypatch):
     monkeypatch.setattr(predictor, "load_tokenizer", load_tokenizer)
     assert "good" in said(capsys, "predict", learned.folder, "the cat was good")
     told = refused(capsys, "predict", learned.folder, "好")
-    assert "a library in Rust, such as tokenizers, failed: index out of bounds" in told
+    assert "a library in Rust, such as tokenizers, crashed: index out of bounds" in told
 
 
 READERS = {
@@ -434,7 +434,7 @@ def test_what_a_message_tells_to_type_can_be_typed(capsys, learned, tiny_encoder
     said(capsys, *words, fix)
     assert len(list(tmp_path.iterdir())) == 2
     told = refused(capsys, *words, fix, "data.validation=0.1")
-    assert "only the layout of the file can be given here: data.format, data.sheet, data.header" in told
+    assert "only the layout of the file can be set here: data.format, data.sheet, data.header" in told
 
 
 def test_explain_reads_columns_of_other_names(capsys, learned, tmp_path):
@@ -463,7 +463,7 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys, tiny_encoder,
     told = refused(
         capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number"
     )
-    assert "faq.csv:2: its `id` is None" in told
+    assert "faq.csv:2: `id`: expected text or a whole number, found None" in told
 
 
 def test_a_file_in_place_of_a_text_is_noticed(capsys, learned, tmp_path):

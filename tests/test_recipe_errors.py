@@ -137,7 +137,7 @@ VALUES = [
     ("training: {per_gpu_train_batch_size: 1}", 4, "per_device_train_batch_size"),
     ("peft: {target_modules: linear}", 4, "expected 'all-linear' or a list, found text 'linear'; did you mean 'all-l"),
     ("peft: {modules_to_save: [classifier]}", 4, "unknown key\nRemove it; the head is always trained"),
-    ("training: {sharded_ddp: x}", 4, "All keys: `bertkit show --schema`"),
+    ("training: {sharded_ddp: x}", 4, "The JSON Schema of recipes lists the keys"),
     ("training: {seed: 3}", 4, "`seeds: [3]`"),
     ("model_name_or_path: x", 4, "Use `model.name`"),
     ("data: {source: x, text_column_name: words}", 3, "Use `data.columns`"),

@@ -25,7 +25,6 @@ from bertkit.cli import doctor, model_commands, recipes, runs, vector_commands
 from bertkit.cli.shared import SECTIONS, LogFormatter, argument, command, say
 from bertkit.errors import Problem, UserError, not_installed
 from bertkit.text import first_line
-from bertkit.validation import did_you_mean
 
 FIRST = "bertkit train quickstart --output-dir runs/quickstart"
 SITE = "https://bertkit.readthedocs.io"
@@ -173,6 +172,8 @@ def _unknown(words: Sequence[str]) -> str:
     entry = commands.get(words[0])
     if words[0].startswith("-"):
         return ""
+    from bertkit.validation import did_you_mean
+
     if entry is None:
         return f"no command {words[0]!r}{did_you_mean(words[0], commands)}"
     options = ["--help", *(name for name, _ in entry.arguments)]

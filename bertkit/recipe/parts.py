@@ -165,7 +165,7 @@ def _check_one(
     if options:
         columns = get_task(data["task"]["name"]).schema.columns
         stated = {key: value for key, value in mapping(data.get("data")).items() if key in columns}
-        example = f"columns: {written(stated or dict.fromkeys(columns, 'NAME'), flow=True).strip()}"
+        example = f"columns: {written(stated, flow=True).strip()}"
         homes |= dict.fromkeys(
             (f"data.{key}" for key in columns), f"Columns are mapped under data: {{{example}}}."
         )

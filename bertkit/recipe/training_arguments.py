@@ -70,7 +70,7 @@ _RENAMED = {
     "no_cuda": "training.use_cpu",
     "warmup_ratio": WARMUP,
 }
-_ALL = "All keys: `bertkit show --schema`; most are those of the installed transformers.TrainingArguments."
+_ALL = "The JSON Schema of recipes lists the keys, those of the installed transformers.TrainingArguments."
 
 _SHARE = ("label_smoothing_factor", "adam_beta1", "adam_beta2")
 # bound of pydantic -> fields
