@@ -395,8 +395,8 @@ def test_on_the_command_line(run, capsys, tmp_path):
     assert json.loads(small.said(capsys, "calibrate", run.folder, "--json"))["goal"] == "best F1"
     for wrong, said in (
         ("task.kind=null", "only `data.` settings"),
-        ("--recall 0", "recall: 0 is not above 0"),
-        ("--precision 1.5", "1.5 is not above 0 and at most 1"),
+        ("--recall 0", "recall: must be above 0 and at most 1, found 0"),
+        ("--precision 1.5", "must be above 0 and at most 1, found 1.5"),
         ("--recall 0.5 --precision 0.5", "exclude each other"),
         ("--overall", "overall needs a precision or a recall"),
         ("--overall --recall 0.5 --label bad", "and excludes a label"),

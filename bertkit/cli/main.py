@@ -169,19 +169,20 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _unknown(words: Sequence[str]) -> str:
     """What is wrong with the command or an option of it, if bertkit does not have it."""
     commands = {entry.name.partition(" ")[0]: entry for entry in chain(*COMMANDS.values())}
-    entry = commands.get(words[0])
-    if words[0].startswith("-"):
+    what = "no command"
+    names = ["-h", "--help", "--version", *commands]
+    wrong = "" if words[0] in names else words[0]
+    if entry := commands.get(words[0]):
+        names = ["--help", *(name for name, _ in entry.arguments)]
+        options = (word.partition("=")[0] for word in words if word.startswith("--"))
+        what = f"bertkit {entry.name} has no option"
+        wrong = next((option for option in options if option not in names), "")
+    if not wrong:
         return ""
     from bertkit.validation import did_you_mean
 
-    if entry is None:
-        return f"no command {words[0]!r}{did_you_mean(words[0], commands)}"
-    options = ["--help", *(name for name, _ in entry.arguments)]
-    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
-        if option not in options:
-            hint = " (put a text that starts with - after --)" * ({"rest", "--input"} <= {*options})
-            return f"bertkit {entry.name} has no option {option}{did_you_mean(option, options)}{hint}"
-    return ""
+    hint = " (put a text that starts with - after --)" * ({"rest", "--input"} <= {*names})
+    return f"{what} {wrong!r}{did_you_mean(wrong, names)}{hint}"
 
 
 def _unmarked(value: Any) -> Any:
