@@ -555,10 +555,10 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     lines = answers.read_text().splitlines()
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
-        ([], "train-oof.jsonl:1: is not a row with the answer"),
+        ([], "train-oof.jsonl:1: is not a row with a model's answer"),
         (
             [line.replace('"scores"', '"other"') for line in lines],
-            "train-oof.jsonl:1: is not a row with the answer",
+            "train-oof.jsonl:1: is not a row with a model's answer",
         ),
         ([*lines[:3], "[]"], "train-oof.jsonl:4: is damaged"),
     ):

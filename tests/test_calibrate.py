@@ -172,7 +172,9 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder, tmp_path):
     expected = [[row["label"] for row in rows].count(name) for name in answers[0]["scores"]]
     assert [each["support"] for each in found["labels"]] == expected
     assert {each["threshold"] for each in found["labels"]} == {None}
-    with pytest.raises(UserError, match=r"gives the best label or none.*\n.*Give a precision, or the label"):
+    with pytest.raises(
+        UserError, match=r"gives the best label or none.*\n.*Use precision, or recall of one label"
+    ):
         bertkit.calibrate(run.folder, recall=0.5)
 
 

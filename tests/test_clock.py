@@ -255,9 +255,12 @@ def test_times_are_read_and_what_contradicts_itself_is_said():
         *(((decay.format(value),), share) for value in ("'0.3'", "-1", "null")),
         (
             ("training.warmup_steps=0.5", decay.format(0.6)),
-            "warm-up, stable part and decay are 1.1 of all steps",
+            "warm-up, stable phase and decay add up to 1.1 of all steps",
         ),
-        (("training.warmup_steps=0.95", BY_WSD), "warm-up, stable part and decay are 1.15 of all steps"),
+        (
+            ("training.warmup_steps=0.95", BY_WSD),
+            "warm-up, stable phase and decay add up to 1.15 of all steps",
+        ),
     ):
         assert what in problems(*overrides), overrides
     for given, expected in (("90s", 90), ("60m", 3600), ("1.5h", 5400)):

@@ -246,7 +246,12 @@ def test_a_model_whose_outputs_are_not_finite_says_so(bad, place, kinds):
         assert task.decode(keep(task, features, logits), features, rows)
         return
     small.raises(
-        ModelError, "not finite for 1 of 2 rows", task.decode, keep(task, features, logits), features, rows
+        ModelError,
+        "NaN or infinite for 1 of 2 rows",
+        task.decode,
+        keep(task, features, logits),
+        features,
+        rows,
     )
 
 

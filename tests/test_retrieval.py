@@ -260,7 +260,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
     for form in ("negatives", "candidates"):
         small.raises(
             DataError,
-            "no query has a relevant document and another one after the 9 skipped",
+            "no query has both a relevant document and another after the 9 skipped",
             mine,
             tmp_path / "m",
             folder,

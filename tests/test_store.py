@@ -157,7 +157,7 @@ def test_awkward_ids_are_only_themselves(store):
 def test_a_repeated_id_is_counted_or_refused_with_both_places(store):
     same = [{"id": "a", "text": "x"}, {"id": "b", "text": "y"}, {"id": "a", "text": "x"}]
     assert index(store, same) == Counter(added=2, repeated=1, passages=2)
-    with pytest.raises(DataError, match=r"row 3: the id 'a' has other contents at row 1\n.*its own id"):
+    with pytest.raises(DataError, match=r"row 3: the id 'a' has other contents at row 1\n.*Use unique ids"):
         index(store, [*same[:2], {"id": "a", "text": "z"}])
     with pytest.raises(DataError, match=f"row {MANY + 1}: the id 'd0' has other contents at row 1"):
         index(store, [*numbered(MANY), {"id": "d0", "text": "other"}])
@@ -223,12 +223,12 @@ def test_lists_are_metadata_too(store):
 
 NOT_METADATA = "metadata are text, numbers of at most 64 bits"
 BAD_ROWS = [
-    ({"text": "x"}, "its `id` is None, where a text or a whole number is expected"),
-    ({"id": " ", "text": "x"}, "its `id` is ' '"),
-    ({"id": True, "text": "x"}, "its `id` is True"),
+    ({"text": "x"}, "`id`: expected text or a whole number, found None"),
+    ({"id": " ", "text": "x"}, "`id`: expected text or a whole number, found ' '"),
+    ({"id": True, "text": "x"}, "`id`: expected text or a whole number, found True"),
     ({"id": "a", "body": "x"}, "has no column `text`; it has id, body"),
-    ({"id": "a", "text": ["x"]}, "`text` holds ['x'], where text is expected"),
-    ({"id": "a", "text": "x", "title": 3}, "`title` holds 3, where text is expected"),
+    ({"id": "a", "text": ["x"]}, "`text`: expected text, found ['x']"),
+    ({"id": "a", "text": "x", "title": 3}, "`title`: expected text, found 3"),
     (
         {"id": "a", "text": "\ud83d\ude00 x"},
         "`text` holds a character as a pair of surrogates, which shifts offsets",
@@ -336,9 +336,7 @@ def test_an_approximate_index_is_built_from_a_size_on_and_stays_in_few_parts(sto
 
 def test_without_lancedb_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lancedb", None)
-    with pytest.raises(
-        UserError, match=r'needs lancedb, which is not installed\n.*pip install "bertkit\[retrieval\]"'
-    ):
+    with pytest.raises(UserError, match=r'lancedb is not installed\n.*pip install "bertkit\[retrieval\]"'):
         Store.open(tmp_path / "store", dual())
 
 

@@ -636,7 +636,7 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     emissions = np.full((1, len(task.tags)), np.nan, np.float32)
     small.raises(
         ModelError,
-        "not finite for 1 of 1 rows",
+        "NaN or infinite for 1 of 1 rows",
         task.decode,
         [Emissions(emissions, None)],
         task.encode(words),
