@@ -388,7 +388,7 @@ def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monk
         said = small.refused(capsys, "push", run.folder, ME, "--public", *more)
         assert "private or missing repositories: you/private, you/gone, you/rows\n" in said
     hub.faults = always("GET /api/models/you/", 500)  # which says nothing about them
-    small.raises(ModelError, "not there: you/rows\n", push, run.folder, ME, public=True)
+    small.raises(ModelError, "repositories: you/rows\n", push, run.folder, ME, public=True)
     hub.faults = []
     assert hub.repos[ME].private
     part = private.model_copy(update={"hub": Hub(repo_id=ME, private=False, license="mit")})

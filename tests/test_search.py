@@ -254,7 +254,7 @@ def test_conditions_of_the_command_line_are_read_by_their_columns(goods):
         "tags": {"eq": ["true"]},
     }
     with pytest.raises(
-        DataError, match="filter 'range': is not a column, one of = != > >= < <=, and a value"
+        DataError, match="filter 'range': expected a column, one of = != > >= < <=, and a value"
     ):
         parse_filter(["range"], columns)
 
