@@ -543,7 +543,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     bertkit.audit(run, audited)
     recipe = tmp_path / "small.yaml"
     assert "is neither empty nor an audit" in said(run, into=other)
-    assert "is not a folder" in said(run, into=other / "notes.jsonl")
+    assert "is a file" in said(run, into=other / "notes.jsonl")
     assert "was started with another recipe" in said(recipe, "folds=3", into=audited)
     assert "none.yaml" in said(tmp_path / "none.yaml")
     assert str(other) in said(other)
