@@ -507,7 +507,7 @@ def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder, tmp_pat
     recipe = small.recipe(tmp_path / "here", tiny_encoder)
     small.raises(UserError, "is not empty", train, recipe, tmp_path / "here")
     (tmp_path / "file").write_text("mine")
-    small.raises(UserError, "is not a folder", train, recipe, tmp_path / "file")
+    small.raises(UserError, "is a file", train, recipe, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
