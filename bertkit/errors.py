@@ -78,7 +78,7 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
     if package == "bertkit":
         raise error
     fix = f'pip install "bertkit[{EXTRAS[package]}]"' if package in EXTRAS else "pip install bertkit"
-    return UserError("", f"this needs {package}, which is not installed", fix)
+    return UserError("", f"{package} is not installed", fix)
 
 
 @contextmanager
@@ -152,9 +152,6 @@ def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:
     flags = list(finite)
     bad = sum(not flag for flag in flags)
     if bad:
-        what = f"returns NaN or infinity for {bad} of {len(flags)} {unit}"
-        raise ModelError(
-            "the model",
-            what,
-            "The weights are damaged or training diverged: train again with a lower learning rate.",
-        )
+        what = f"its outputs are NaN or infinite for {bad} of {len(flags)} {unit}"
+        fix = "Its weights are damaged, or training diverged: train again with a lower learning rate."
+        raise ModelError("the model", what, fix)

@@ -10,15 +10,18 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, TextIO
 
-from bertkit.errors import DataError, ModelError, translated
+from bertkit.errors import DataError, ModelError, Problem, translated
+from bertkit.text import listed, shell_word
 
 LARGEST_JSON = 64_000_000  # bytes
 ABANDONED = 24 * 60 * 60  # seconds
+REPLACE = "Restore the file from a copy, or make it again."
 # patterns of what is downloaded: no pickles, no code
 MODEL_FILES = [
     "*.json",
@@ -122,9 +125,9 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
     """The value of a JSON file. Raises ModelError if it is not JSON, or has more than `largest` bytes."""
     if (size := path.stat().st_size) > largest:
-        raise ModelError(path, f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected")
+        raise ModelError(path, f"expected a few kB of JSON, found {size / 1e6:,.0f} MB", REPLACE)
     with translated(
-        (ValueError, RecursionError), ModelError, path, "is damaged: it is not JSON that can be read"
+        (ValueError, RecursionError), ModelError, path, "is damaged: it is not JSON that can be read", REPLACE
     ):
         return json.loads(path.read_text(encoding="utf-8"))
 
@@ -146,7 +149,9 @@ def lines_of(path: Path, *, appended: bool = False) -> Iterator[dict[str, Any]]:
             except ValueError as error:
                 if appended and next(file, None) is None:
                     return
-                raise ModelError(f"{path}:{number}", f"is damaged: not valid JSON ({error})") from error
+                raise ModelError(
+                    f"{path}:{number}", f"is damaged: not valid JSON ({error})", REPLACE
+                ) from error
             yield value
 
 
@@ -154,13 +159,27 @@ def require_suffix(output: Path, *suffixes: str) -> None:
     """Raises DataError where the name of an output file ends with none of these suffixes."""
     if output.suffix not in suffixes:
         kind = output.suffix or "a file without a suffix"
-        raise DataError(output, f"cannot write {kind}", f"Name a {' or '.join(suffixes)}.")
+        raise DataError(output, f"cannot write {kind}", f"Use {' or '.join(suffixes)}.")
 
 
 def require_no_pipe(path: Path) -> None:
     """Raises DataError where a file that is read twice is a pipe."""
     if is_special(path):
-        raise DataError(path, "is a pipe, and would be read twice", "Write it to a file, and name that.")
+        raise DataError(path, "is a pipe, and would be read twice", "Write the rows to a file first.")
+
+
+def not_a_run(folder: Path, lacking: str = "results.json") -> Problem:
+    """What keeps a folder from being a finished run; where there is none, which runs are beside it."""
+    recipe = folder / "recipe.yaml"
+    if recipe.is_file():
+        resume = f"bertkit train {shell_word(recipe)} --output-dir {shell_word(folder)} --resume"
+        return Problem(str(folder), f"training has not finished: no {lacking}", resume)
+    if folder.exists():
+        return Problem(str(folder), f"is not a run: no {lacking}", "Use a folder that `bertkit train` wrote.")
+    names = [file.parent.name for file in folder.parent.glob("*/recipe.yaml")]
+    near = get_close_matches(folder.name, names, len(names) or 1, 0)
+    runs = f"Runs in {folder.parent}: {listed(near) or 'none'}."
+    return Problem(str(folder), f"no such folder (looked from {Path.cwd()})", runs)
 
 
 def sha256(path: Path) -> str:

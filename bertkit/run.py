@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from bertkit import processes
 from bertkit.errors import ModelError, UserError, translated
-from bertkit.files import read_json
+from bertkit.files import not_a_run, read_json
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import Checkpoints
@@ -64,6 +64,11 @@ class Run:
         """Whether it is trained and scored; only report and card are written after results.json."""
         return (self.folder / "results.json").is_file()
 
+    def require_finished(self) -> None:
+        """Raises ModelError where the folder is not a finished run."""
+        if not self.finished:
+            raise ModelError(not_a_run(self.folder))
+
     @property
     def results(self) -> dict[str, Any]:
         """Metrics per split and seed, intervals, baselines. Raises OSError before the run is finished."""
@@ -73,11 +78,12 @@ class Run:
         """The scores on a split, by default validation, or else the first that was scored. Raises
         ModelError.
         """
-        scored = self.results.get("splits", {}) if self.finished else {}
+        self.require_finished()
+        scored = self.results.get("splits", {})
         name = split or next((name for name in ("validation", *scored) if name in scored), "validation")
         if name not in scored:
             what = f"has no scores on {name}, only on: {', '.join(scored) or 'no split'}"
-            raise ModelError(self.folder, what, "Name a split of a finished run of one task.")
+            raise ModelError(self.folder, what, "Use one of these splits, or the run of one task: RUN/NAME.")
         return dict(scored[name]["metrics"])
 
     @property
@@ -103,7 +109,7 @@ def names_in(folder: Path) -> set[str]:
     That is its lock, and a file aside (`bertkit.files`). Raises UserError where it is not a folder.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(folder, "is not a folder", "Name a folder.")
+        raise UserError(folder, "is a file", "Use another folder.")
     paths = folder.iterdir() if folder.is_dir() else ()
     return {path.name for path in paths if path.name != LOCK and path.suffix != ".writing"}
 
@@ -133,14 +139,14 @@ def only_writer(run: Run) -> Iterator[None]:
     """Lock the run folder against other processes that train into it. The lock ends with the process."""
     from filelock import FileLock, Timeout
 
-    with translated(OSError, UserError, run.folder, "cannot be created"):
+    with translated(OSError, UserError, run.folder, "cannot be created", "Use another folder."):
         run.folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         what = "another process is training into this folder"
-        raise UserError(run.folder, what, "Wait for it, or name another folder.") from error
+        raise UserError(run.folder, what, "Wait until it ends, or use another folder.") from error
     try:
         yield
     finally:

@@ -187,7 +187,7 @@ class TrainingKeys(Section):
 
 
 class EarlyStopping(Section):
-    """Stop when the headline metric has not improved for a while."""
+    """Stop when the selection metric has not improved for a while."""
 
     patience: int = Field(ge=1)
     """Evaluations without an improvement before training stops."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bertkit.text import KeyPath, short_repr
+from bertkit.text import KeyPath, dotted, short_repr
 
 MAX_LISTED = 12  # choices in a sentence
 
@@ -27,9 +27,27 @@ class KeyProblem(NamedTuple):
     fix: str = ""
 
 
+MEANT = {  # what people write -> the name that bertkit has for it
+    alias: name
+    for name, aliases in {
+        "text-classification": "classification classify classifier sentiment sentiment-analysis",
+        "token-classification": "ner named-entity-recognition pos tagging tagger chunking slot-filling",
+        "question-answering": "qa extractive-qa squad",
+        "sentence-similarity": "embedding embeddings sentence-embeddings sts similarity feature-extraction",
+        "text-ranking": "rerank reranker reranking cross-encoder ranking",
+        "retrieval": "dpr bi-encoder dense-retrieval information-retrieval",
+        "text2text-generation": "translation summarization seq2seq",
+        "pretraining": "mlm masked-lm fill-mask language-modeling",
+    }.items()
+    for alias in aliases.split()
+}
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """The most similar of the choices, upper and lower case alike; "" where none is close."""
+    """What a name means, or the most similar choice, upper and lower case alike; "" where none is close."""
     by_lower = {choice.lower().strip(): choice for choice in choices}
+    if meant := by_lower.get(MEANT.get(name.lower(), "")):
+        return meant
     close = get_close_matches(name.lower(), by_lower, n=1) if len(name) <= 80 else []
     return by_lower[close[0]] if close else ""
 
@@ -43,19 +61,16 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 def unknown_key(path: KeyPath, keys: Iterable[str], homes: Mapping[str, str] = {}) -> KeyProblem:
     """A key that its section does not have.
 
-    homes: key -> its section, a dotted path where it has another name, or a sentence that says what to do
-    instead.
+    homes: key, or a dotted path -> its section, a dotted path where it has another name, or a sentence that
+    says what to do instead.
     """
     names = sorted(keys)
     key = str(path[-1])
-    if " " in homes.get(key, ""):
-        return KeyProblem(path, "unknown key", homes[key])
-    if key in homes:
-        renamed = "." in homes[key]
-        fix = f"here it is `{homes[key]}`" if renamed else f"it belongs under `{homes[key]}:`"
-        return KeyProblem(path, "unknown key", fix)
+    if home := homes.get(dotted(path)) or homes.get(key):
+        fix = f"Use `{home}`." if "." in home else f"Move it to `{home}:`."
+        return KeyProblem(path, "unknown key", home if " " in home else fix)
     near = did_you_mean(key, names)
-    fix = f"known here: {', '.join(names)}" if not near and len(names) <= 25 else ""
+    fix = f"Known here: {', '.join(names)}." if not near and len(names) <= 25 else ""
     return KeyProblem(path, f"unknown key{near}", fix)
 
 
@@ -66,12 +81,12 @@ def spelling_hint(value: Any, expected: Iterable[str]) -> str:
         bare = value.strip().replace("_", "")
         with suppress(ValueError):
             if math.isfinite(float(bare)):
-                return f"write {bare} without quotes" if bare == value else f"write {bare}"
+                return f"Write {bare} without quotes." if bare == value else f"Write {bare}."
         return ""
     if isinstance(value, str) and "true or false" in expected and value.lower() in _YES_OR_NO:
-        return f"write {_YES_OR_NO[value.lower()]}: in YAML 1.2 this word is text"
+        return f"Write {_YES_OR_NO[value.lower()]}: in YAML 1.2 this word is text."
     if isinstance(value, bool | int | float) and "text" in expected:
-        return f'put quotes around it: "{str(value).lower()}"'
+        return f'Put quotes around it: "{str(value).lower()}".'
     return ""
 
 
@@ -106,11 +121,21 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",  # as pydantic reports it for a union
     "none_required": "null",
 }
-# section -> key that it is often written for
-_SHORT = {
-    ("task",): "name",
-    ("model",): "name",
-    ("data",): "source",
+# key -> what to write in place of a single value
+_WRITTEN = {
+    "task": "Write task: {{name: {}}}.",
+    "model": "Write model: {{name: {}}}.",
+    "data": "Write data: {{source: {}}}.",
+    "seeds": "Write seeds: [{}] for one seed, or seeds: [1, 2, 3] for three.",
+    "early_stopping": "Write early_stopping: {{patience: 3}}.",
+    "peft": "Write peft: {{r: 8}}.",
+    "freeze": "Write freeze: {{layers: 6}}, or freeze: {{embeddings: true}}.",
+    "batching": "Write batching: {{tokens: 4096}}.",
+    "distillation": "Write distillation: {{teacher: RUN}}.",
+    "hub": "Write hub: {{repo_id: OWNER/MODEL}}.",
+    "tasks": "Write tasks: {{NAME: {{task: …, data: …}}}}.",
+    "data.columns": "Write columns: {{text: NAME, label: NAME}}.",
+    "task.class_weights": "Write auto, which is scikit-learn's `balanced`.",
 }
 _BOUNDS = {
     "greater_than": "must be more than {gt:.12g}",
@@ -149,7 +174,7 @@ def validate(
             continue
         kinds = {detail["type"] for detail in details}
         if "missing" in kinds:
-            problems.append(KeyProblem(path, "missing", "write it; it has no default"))
+            problems.append(KeyProblem(path, "missing", "Write it; it has no default."))
         elif "extra_forbidden" in kinds:
             section = model
             inside = path[:-1]
@@ -197,9 +222,9 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
     names = [*([f"one of {len(choices)} values"] if many else map(repr, choices)), *dict.fromkeys(expected)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
-    fix = f"known here: {', '.join(choices)}" if many else spelling_hint(value, expected)
-    if path in _SHORT and isinstance(value, str):
-        fix = f"write {path[0]}: {{{_SHORT[path]}: {value}}}"
+    fix = f"Known here: {', '.join(choices)}." if many else spelling_hint(value, expected)
+    if isinstance(value, str | int | float) and (written := _WRITTEN.get(dotted(path))):
+        fix = written.format(MEANT.get(str(value), value))
     return KeyProblem(path, f"expected {listed}, found {describe(value)}{near}", fix)
 
 

@@ -101,7 +101,7 @@ def test_a_run_has_the_metrics_of_a_split(learned, tmp_path):
         == learned.results["splits"]["validation"]["metrics"]
     )
     small.raises(bertkit.ModelError, "no scores on dev, only on: validation", learned.metrics, "dev")
-    small.raises(bertkit.ModelError, "only on: no split", bertkit.Run(tmp_path).metrics)
+    small.raises(bertkit.ModelError, "no results.json", bertkit.Run(tmp_path).metrics)
 
 
 def code_of(file):
@@ -230,6 +230,7 @@ def test_the_library_names_its_arguments_and_no_options_of_the_command_line():
     """
     shells = (
         "audits/audit.py",
+        "files.py",
         "training/verify.py",
         "report/score_tables.py",
         "report/usage.py",

@@ -542,23 +542,23 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     small.write_rows(other / "notes.jsonl", [])
     bertkit.audit(run, audited)
     recipe = tmp_path / "small.yaml"
-    assert "is not empty and not an audit folder" in said(run, into=other)
-    assert "is not a folder" in said(run, into=other / "notes.jsonl")
+    assert "is neither empty nor an audit" in said(run, into=other)
+    assert "is a file" in said(run, into=other / "notes.jsonl")
     assert "was started with another recipe" in said(recipe, "folds=3", into=audited)
     assert "none.yaml" in said(tmp_path / "none.yaml")
     assert str(other) in said(other)
     assert "no labels to audit" in said(recipe, "task.name=pretraining")
     assert "next: there is no file to choose rows from" in said(run, "--next", 5)
     (audited / "results.json").write_text("{}")  # as in a finished run, which an audit does not write into
-    assert "is not empty and not an audit folder" in said(run, into=audited)
+    assert "is neither empty nor an audit" in said(run, into=audited)
     answers = run / "predictions/train-oof.jsonl"
     lines = answers.read_text().splitlines()
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
-        ([], "train-oof.jsonl:1: is not a row with the answer"),
+        ([], "train-oof.jsonl:1: is not a row with a model's answer"),
         (
             [line.replace('"scores"', '"other"') for line in lines],
-            "train-oof.jsonl:1: is not a row with the answer",
+            "train-oof.jsonl:1: is not a row with a model's answer",
         ),
         ([*lines[:3], "[]"], "train-oof.jsonl:4: is damaged"),
     ):

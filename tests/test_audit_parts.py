@@ -275,7 +275,7 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder, tmp_
         3,
         None,
     )
-    small.raises(UserError, "next: must be at least 1, got 0", read_unlabelled, recipe, file, 0, None)
+    small.raises(UserError, "next: must be at least 1, found 0", read_unlabelled, recipe, file, 0, None)
 
 
 def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
@@ -287,7 +287,7 @@ def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
     words = load_recipe("ner-quickstart")
     small.raises(
         RecipeError,
-        "rows are not chosen for token-classification without a trained model",
+        "token-classification is not supported without a trained model",
         read_unlabelled,
         words,
         tmp_path / "train.jsonl",

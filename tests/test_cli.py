@@ -403,7 +403,7 @@ def test_a_panic_in_a_library_is_an_error(capsys, learned, monkeypatch):
     monkeypatch.setattr(predictor, "load_tokenizer", load_tokenizer)
     assert "good" in said(capsys, "predict", learned.folder, "the cat was good")
     told = refused(capsys, "predict", learned.folder, "好")
-    assert "a library in Rust, such as tokenizers, failed: index out of bounds" in told
+    assert "a library in Rust, such as tokenizers, crashed: index out of bounds" in told
 
 
 READERS = {
@@ -434,7 +434,7 @@ def test_what_a_message_tells_to_type_can_be_typed(capsys, learned, tiny_encoder
     said(capsys, *words, fix)
     assert len(list(tmp_path.iterdir())) == 2
     told = refused(capsys, *words, fix, "data.validation=0.1")
-    assert "only the layout of the file can be given here: data.format, data.sheet, data.header" in told
+    assert "only the layout of the file can be set here: data.format, data.sheet, data.header" in told
 
 
 def test_explain_reads_columns_of_other_names(capsys, learned, tmp_path):
@@ -463,7 +463,7 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys, tiny_encoder,
     told = refused(
         capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number"
     )
-    assert "faq.csv:2: its `id`: expected a text or a whole number, found None" in told
+    assert "faq.csv:2: `id`: expected text or a whole number, found None" in told
 
 
 def test_a_file_in_place_of_a_text_is_noticed(capsys, learned, tmp_path):
@@ -523,7 +523,8 @@ def test_a_run_that_is_none(command, capsys, learned, tiny_encoder, tmp_path):
     for folder, what in (
         (tmp_path / "nowhere", "no such folder"),
         (tmp_path / "empty", "neither a run nor a model folder"),
-        (tmp_path / "killed", "Resume its training"),
+        (tmp_path / "killed", "--resume"),
+        (tmp_path / "kild", f"Runs in {tmp_path}: killed."),
         (tiny_encoder, "Pass its task"),
         (Path("nobody/nothing"), "the Hub cannot be reached"),
     ):
@@ -557,8 +558,12 @@ PARSED = [  # words that the parser refuses, and what it says
     ("recipes more", "unrecognized arguments: more"),
     ("recipes -- -x", "unrecognized arguments: -x\n"),
     ("predict run -x", "unrecognized arguments: -x (put a text that starts with - after --)\n"),
-    ("predict run --nonsense", "unrecognized arguments: --nonsense"),
-    ("serve runs/none --api-key key", "unrecognized arguments: --api-key"),  # which is no --api-key-file
+    ("predict run --nonsense", "has no option '--nonsense' (put a text that starts with - after --)\n"),
+    ("serve runs/none --api-key key", "has no option '--api-key'; did you mean '--api-key-file'?\n"),
+    ("trian x", "no command 'trian'; did you mean 'train'?\n"),
+    ("predict", "required: RUN, and TEXT or --input FILE\n"),
+    ("search", "required: STORE, and QUERY or --input FILE\n"),
+    ("explain", "required: RUN\n"),
 ]
 
 

@@ -255,9 +255,12 @@ def test_times_are_read_and_what_contradicts_itself_is_said():
         *(((decay.format(value),), share) for value in ("'0.3'", "-1", "null")),
         (
             ("training.warmup_steps=0.5", decay.format(0.6)),
-            "warm-up, stable part and decay are 1.1 of all steps",
+            "warm-up, stable phase and decay add up to 1.1 of all steps",
         ),
-        (("training.warmup_steps=0.95", BY_WSD), "warm-up, stable part and decay are 1.15 of all steps"),
+        (
+            ("training.warmup_steps=0.95", BY_WSD),
+            "warm-up, stable phase and decay add up to 1.15 of all steps",
+        ),
     ):
         assert what in problems(*overrides), overrides
     for given, expected in (("90s", 90), ("60m", 3600), ("1.5h", 5400)):
@@ -280,11 +283,11 @@ def test_all_that_contradicts_a_budget_is_said_at_once():
         "training.lr_scheduler_type=inverse_sqrt",
     )
     for key in ("num_train_epochs", "max_steps"):
-        assert f"training.{key}: `budget` says when the training ends" in said
+        assert f"training.{key}: `budget` already sets when training ends" in said
     for key in ("warmup_steps", "lr_scheduler_kwargs.num_decay_steps"):
         assert f"training.{key}: is a number of steps, which a budget of time does not fix" in said
     assert "training.eval_steps: is a share of all steps" in said
-    assert "inverse_sqrt depends on the number of steps alone" in said
+    assert "inverse_sqrt depends only on the number of steps" in said
 
 
 def test_arguments_that_a_schedule_does_not_have_are_named(tiny_encoder, tmp_path):

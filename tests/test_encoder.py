@@ -84,10 +84,7 @@ def test_a_folder_is_taken_as_it_is(tiny_encoder, monkeypatch):
 
 def test_a_model_that_is_not_here_is_one_sentence_and_a_known_one_names_its_package(monkeypatch):
     for name, what in (
-        (
-            "nobody/bert-of-nobody",
-            "is neither a folder nor in the local cache, and the Hub cannot be reached",
-        ),
+        ("nobody/bert-of-nobody", "is not in the local Hub cache, and the Hub cannot be reached"),
         ("no/such/model", "is neither a folder nor a Hub id"),
         ("two words", "is neither a folder nor a Hub id"),
     ):

@@ -232,10 +232,10 @@ def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(ti
 
 def test_what_can_not_be_explained_is_said(tiny_encoder):
     for name, texts, what in (
-        ("pair", ["one"], "reads two texts together, text_a and text_b; 1 given"),
-        ("qa", ["one", "two", "three"], "reads two texts together, question and context; 3 given"),
-        ("mlm", ["a [MASK]"], "answers of pretraining are not explained"),
-        ("text-to-text", ["a cat"], "answers of text2text-generation are not explained"),
+        ("pair", ["one"], "expected two texts, text_a and text_b, found 1"),
+        ("qa", ["one", "two", "three"], "expected two texts, question and context, found 3"),
+        ("mlm", ["a [MASK]"], "explanations do not support pretraining"),
+        ("text-to-text", ["a cat"], "explanations do not support text2text-generation"),
     ):
         predictor = predictor_of(BY_ID[name].task(tiny_encoder), tiny_encoder)
         with pytest.raises(DataError, match=what):

@@ -367,7 +367,7 @@ def test_entities_for_other_tools(ner, tmp_path):
 def test_a_format_needs_entities_and_its_own_suffix(ner, tmp_path, capsys):
     rows = write(tmp_path / "rows.jsonl", [{"tokens": ["New York", "is"]}, {"tokens": ["a"]}])
     words = ("predict", ner, "--input", rows, "--format", "conll", "--output")
-    assert "Name a .conll" in small.refused(capsys, *words, tmp_path / "a.json")
+    assert "Use .conll" in small.refused(capsys, *words, tmp_path / "a.json")
     told = small.refused(capsys, *words, tmp_path / "a.conll")
     assert "row 1: the word 'New York' is empty or contains a space" in told
     assert not (tmp_path / "a.conll").exists()

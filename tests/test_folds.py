@@ -281,8 +281,8 @@ def test_with_a_validation_split_folds_are_selected_and_calibrated_on_it(tiny_en
 
 def test_what_folds_cannot_do_is_refused(tiny_encoder, tmp_path):
     for override, told in (
-        ("distillation.teacher=t", "folds: the teacher may have learned the rows that a fold holds out"),
-        ("task.name=pretraining", "folds: documents of pretraining have no targets"),
+        ("distillation.teacher=t", "folds: the teacher may have been trained on rows that a fold holds out"),
+        ("task.name=pretraining", "folds: documents for pretraining have no targets"),
         ("folds=1", "folds: must be at least 2, found 1"),
     ):
         small.raises(RecipeError, told, small.recipe, tmp_path, tiny_encoder, "folds=2", override)

@@ -189,7 +189,7 @@ def test_a_key_goes_where_the_only_section_has_it_with_rows_by_split_too():
 def test_overrides_that_no_section_has_are_refused(tmp_path):
     for values, message in (
         ({"lerning_rate": 1}, "lerning_rate: unknown key; did you mean 'learning_rate'"),
-        ({"lr": 1}, r"lr: unknown key(?s:.*)here it is `training.learning_rate`"),
+        ({"lr": 1}, r"lr: unknown key(?s:.*)Use `training.learning_rate`"),
         ({"epoch": 1}, "epoch: unknown key; did you mean 'epochs'"),
         ({"revision": "main"}, r"revision: a key of several sections(?s:.*)model={'revision': …} or data="),
         ({"seed": 1}, r"training.seed: bertkit decides this(?s:.*)seeds: \[1\]"),
@@ -258,7 +258,9 @@ def test_train_says_what_it_expects(tmp_path):
         bertkit.Recipe,
         **{**BASE, "data": "memory"},
     )
-    with pytest.raises(bertkit.RecipeError, match=r"data.fingerprint: goes with `source: memory`"):
+    with pytest.raises(
+        bertkit.RecipeError, match=r"data.fingerprint: has an effect only with `source: memory`"
+    ):
         bertkit.Recipe(**{**BASE, "data": ROWS}).with_("data.source=sample:sentiment")
     assert not (tmp_path / "run").exists()
 

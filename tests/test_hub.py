@@ -246,7 +246,7 @@ def several(run):
 
 
 UNFIT = [  # damage to a run, and the message
-    (lambda run: (run.folder / "results.json").unlink(), "is not a finished run: it has no results.json"),
+    (lambda run: (run.folder / "results.json").unlink(), "training has not finished: no results.json"),
     (lambda run: restate(run, "results.json", "seeds", "over_seeds"), ("(?s)lacks `seeds`.*lacks "
                                                                        "`over_seeds`")),
     (put("README.md", "# A model\n"), "README.md: is a card without the lines"),
@@ -338,7 +338,7 @@ def test_what_people_wrote_in_two_places_is_not_lost(run, hub):
     edit_at_the_hub(hub, "bees", "wasps")
     commits = len(hub.repos[ME].commits)
     small.raises(
-        ModelError, r"differ between the lines for what people add\n    Write the final", push, run.folder, ME
+        ModelError, r"have different texts between their markers\n    Write the final", push, run.folder, ME
     )
     assert len(hub.repos[ME].commits) == commits
     write(run, "Made for wasps.\nAnd for bees.")
@@ -386,13 +386,13 @@ def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monk
     push(run.folder, ME)
     for more in ([], ["--dry-run"]):
         said = small.refused(capsys, "push", run.folder, ME, "--public", *more)
-        assert "is private on the Hub, or not there: you/private, you/gone, you/rows\n" in said
+        assert "private or missing repositories: you/private, you/gone, you/rows\n" in said
     hub.faults = always("GET /api/models/you/", 500)  # which says nothing about them
-    small.raises(ModelError, "not there: you/rows\n", push, run.folder, ME, public=True)
+    small.raises(ModelError, "repositories: you/rows\n", push, run.folder, ME, public=True)
     hub.faults = []
     assert hub.repos[ME].private
     part = private.model_copy(update={"hub": Hub(repo_id=ME, private=False, license="mit")})
-    small.raises(RecipeError, "hub: the card would name what is private", check_hub, part)
+    small.raises(RecipeError, "hub: the card would name private", check_hub, part)
     check_hub(part.model_copy(update={"hub": Hub(repo_id=ME)}))
     push(run.folder, ME, public=True, name_private=True)
     assert not hub.repos[ME].private
@@ -504,12 +504,7 @@ def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkey
     assert not [line for line in hub.requests[asked:] if "/resolve/" in line]  # no file is fetched again
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert load(ME)("a cat") == load(trained.folder)("a cat")
-    small.raises(
-        ModelError,
-        "is neither a folder nor in the local cache, and the Hub cannot be reached",
-        load,
-        "me/other",
-    )
+    small.raises(ModelError, "is not in the local Hub cache, and the Hub cannot be reached", load, "me/other")
 
 
 # --- in a recipe

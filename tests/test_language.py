@@ -1,5 +1,6 @@
 """The pages: short sentences, the field's words, prose of at most 100 columns."""
 
+import ast
 import re
 
 import pytest
@@ -58,3 +59,38 @@ def test_a_page_reads_easily(page):
     assert not long
     assert not house
     assert not wide
+
+
+KINDS = {"Problem", "KeyProblem", *"UserError RecipeError DataError ModelError StoreError RowsError".split()}
+ACTIONS = {  # files whose messages without a fix say what to do, and why
+    "errors.py": "a text that says it all",
+    "validation.py": "bounds, and what a field's own check says: must be at least 1, expected owner/model",
+    "audits/next_rows.py": "must be at least 1",
+    "retrieval/mining.py": "must be at least 1",
+    "retrieval/search.py": "must be at least 1",
+    "sweeps/sweep.py": "must be at least 1",
+}
+MOST_WITHOUT_A_FIX = 118  # in other files
+
+
+def has_no_fix(call):
+    """Whether a call makes a problem that says nothing of what to do; not of a list of problems."""
+    name = ast.unparse(call.func)
+    adds = name.endswith("problems.add")
+    texts = call.args and isinstance(call.args[0], ast.Constant | ast.JoinedStr)
+    count = len(call.args) + len(call.keywords)
+    if not (name in KINDS or adds) or (count == 1 and not texts and not adds):
+        return False
+    return count < 3 or ast.unparse([*call.args, call][2]) == "''"
+
+
+def test_a_message_says_what_to_do():
+    package = ROOT / "bertkit"
+    lacking = [
+        f"{name}:{node.lineno}"
+        for file in sorted(package.rglob("*.py"))
+        if (name := file.relative_to(package).as_posix()) not in ACTIONS
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and has_no_fix(node)
+    ]
+    assert len(lacking) <= MOST_WITHOUT_A_FIX, lacking

@@ -488,7 +488,7 @@ def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder,
         (own, None, r"needs a column `tokens`(.|\n)*tasks\.sentiment\.data: no validation split"),
         (few, None, r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"),
         (late, None, r"^training: load_best_model_at_end requires"),
-        (recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], "`tasks`"),
+        (recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], "Move it into each task"),
     ):
         refuses(UserError, shown, bad, tmp_path, data=data)
 
@@ -510,7 +510,7 @@ def test_the_commands(tiny_encoder, tmp_path, capsys):
     assert "a good cat" in said(capsys, "predict", tmp_path / "run/sentiment", "a good cat")
     assert "RUN/NAME" in refused(capsys, "report", tmp_path / "run")
     raises(ModelError, "a run of several tasks", load, tmp_path / "run")
-    raises(RecipeError, "several tasks, where a recipe of one task", load_recipe, "multi-task-quickstart")
+    raises(RecipeError, "expected a recipe of one task", load_recipe, "multi-task-quickstart")
 
 
 # --- all tasks at once

@@ -266,7 +266,7 @@ def test_the_command_says_which_run_is_better(runs, tmp_path, capsys):
 
 def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder, tmp_path):
     run = finished(BY_ID["mlm-nsp"], tiny_encoder, tmp_path / "run").folder
-    small.raises(bertkit.UserError, "Name two or more", compare, [run])
+    small.raises(bertkit.UserError, "Add another run", compare, [run])
     page, found = compare([run, run], tmp_path / "both.html")
     assert found == []
     text = well_formed(page.read_text()).text

@@ -247,7 +247,7 @@ def test_a_model_whose_outputs_are_not_finite_says_so(bad, place, kinds):
         return
     small.raises(
         ModelError,
-        "NaN or infinity for 1 of 2 rows",
+        "NaN or infinite for 1 of 2 rows",
         task.decode,
         keep(task, features, logits),
         features,

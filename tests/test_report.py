@@ -273,7 +273,7 @@ def test_explain_of_a_run_writes_what_its_report_shows(copy, capsys):
     assert small.said(capsys, "explain", copy) == f"{copy / 'explanations.json'}\n"
     assert "Explanations" in report(read_facts(copy))
     assert main(["explain", str(copy), "--json"]) == 2
-    assert "texts, or --input FILE, but not both" in small.refused(
+    assert "texts or --input FILE, not both" in small.refused(
         capsys, "explain", copy, "a dog", "--input", "x.csv"
     )
 
@@ -715,7 +715,7 @@ def test_the_command(two_seeds, tmp_path, capsys, monkeypatch):
 
 
 def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys):
-    assert "is not a finished run: it has no results.json" in small.refused(capsys, "report", tmp_path)
+    assert "is not a run: no results.json" in small.refused(capsys, "report", tmp_path)
     file = copy / "predictions/test.jsonl"
     file.write_text(file.read_text() + "{half")
     small.raises(UserError, r"test\.jsonl:8: is damaged", read_facts, copy)

@@ -260,7 +260,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
     for form in ("negatives", "candidates"):
         small.raises(
             DataError,
-            "no query has a relevant document and another one after the 9 skipped",
+            "no query has both a relevant document and another after the 9 skipped",
             mine,
             tmp_path / "m",
             folder,
@@ -318,7 +318,9 @@ def test_cached_vectors_need_no_weights(tiny_encoder, tmp_path, monkeypatch):
     changing = cached_vectors(str(folder), "query")
     config = read_json(folder / "config.json")
     (folder / "config.json").write_text(json.dumps(config | {"changed": True}))
-    small.raises(ModelError, "its files have changed in the meantime", changing, ["a text that is not kept"])
+    small.raises(
+        ModelError, "its files have changed since it was loaded", changing, ["a text that is not kept"]
+    )
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr("bertkit.retrieval.vector_models.load_as", None)  # nothing may be loaded any more
     assert_array_equal(again(["bad dog", "good cat"]), first[::-1])

@@ -407,7 +407,7 @@ def test_settings_that_are_damaged_are_a_user_error(model, subtests):
 def test_weights_that_are_not_numbers_give_no_answers(model, tmp_path, capsys):
     for value in (float("nan"), float("inf")):
         change(lambda tensors, value=value: tensors["classifier.weight"].fill_(value))(model)
-        small.raises((ModelError, DataError), "NaN or infinity", load(model), "the cat was good")
+        small.raises((ModelError, DataError), "NaN or infinite", load(model), "the cat was good")
     file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a cat"}])
     assert main(["predict", str(model), "--input", str(file), "--output", str(tmp_path / "out.jsonl")]) == 2
     assert not (tmp_path / "out.jsonl").exists()

@@ -380,7 +380,7 @@ def test_a_reranker_decides(animals, monkeypatch):
 def test_a_bad_query_is_refused(animals, store):
     for changes, message in (
         ({"query": " \n"}, "query: is empty"),
-        ({"top_k": 0}, "top_k: must be at least 1, got 0"),
+        ({"top_k": 0}, "top_k: must be at least 1, found 0"),
         ({"store": store}, r"the store is empty\n.*Index documents"),
     ):
         raises(
@@ -518,9 +518,7 @@ def test_a_search_loads_the_model_that_the_store_names_or_one_that_is_named(tmp_
     assert (len(hits), loaded.pop()) == (3, ("a/model", "c0ffee"))
     assert loaded == [("a/model", "c0ffee")]
     monkeypatch.setattr(commands, "dual_encoder", absent)
-    with pytest.raises(
-        ModelError, match=r"no model a/model\n.*was made with a/model\n.*pass its new path as `model`"
-    ):
+    with pytest.raises(ModelError, match=r"no model a/model\n.*was made with a/model\n.*new folder: model"):
         search_store(str(tmp_path / "store"), "document")
     assert "name it" not in message_of(
         ModelError, search_store, str(tmp_path / "store"), "document", model="c/model"
@@ -566,7 +564,7 @@ def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeyp
         ([{"text": "cat"}, {"q": "cat"}, {"text": 3}], {}, (r"q\.jsonl:2: no column 'text'(.|\n)*:3: " r"'text' " r"holds 3")),
         ([{"text": "cat", "hits": []}], {}, r"q\.jsonl:1: has a column `hits` already"),
         ([{"text": "cat"}], {"filter": ["wings=2"]}, "there is no column 'wings'"),
-        ([{"text": "cat"}], {"top_k": 0}, "top_k: must be at least 1, got 0"),
+        ([{"text": "cat"}], {"top_k": 0}, "top_k: must be at least 1, found 0"),
         ([{"text": "cat"}], {"overrides": ["data.columns.text=query"]}, "only the layout of the file"),
     ],
 )  # fmt: skip

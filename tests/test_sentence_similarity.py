@@ -430,7 +430,7 @@ def test_a_text_and_a_pair_are_answered(tiny_encoder, tmp_path, capsys):
     assert "16 numbers" in small.said(capsys, "predict", folder, "the cat")
     with torch.no_grad():
         predictor.model.embeddings.word_embeddings.weight.fill_(torch.nan)
-    small.raises(ModelError, "NaN or infinity for 1 of 1 texts", predictor, "the cat")
+    small.raises(ModelError, "NaN or infinite for 1 of 1 texts", predictor, "the cat")
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,6 @@ def test_several_processes_without_a_part_are_refused(command, monkeypatch, caps
     monkeypatch.setenv("WORLD_SIZE", "2")
     said = small.refused(capsys, command, "nowhere", *needed.get(command, []))
     assert (
-        "WORLD_SIZE: each of 2 processes would do all of the work\n    Start one process, without torchrun"
-        in said
+        "WORLD_SIZE: all 2 processes would do the same work\n    Start one process, without torchrun" in said
     )
     assert ("--shard $((RANK + 1))/$WORLD_SIZE" in said) == (command in ("predict", "embed"))

@@ -157,7 +157,7 @@ def test_awkward_ids_are_only_themselves(store):
 def test_a_repeated_id_is_counted_or_refused_with_both_places(store):
     same = [{"id": "a", "text": "x"}, {"id": "b", "text": "y"}, {"id": "a", "text": "x"}]
     assert index(store, same) == Counter(added=2, repeated=1, passages=2)
-    with pytest.raises(DataError, match=r"row 3: the id 'a' has other contents at row 1\n.*a different id"):
+    with pytest.raises(DataError, match=r"row 3: the id 'a' has other contents at row 1\n.*Use unique ids"):
         index(store, [*same[:2], {"id": "a", "text": "z"}])
     with pytest.raises(DataError, match=f"row {MANY + 1}: the id 'd0' has other contents at row 1"):
         index(store, [*numbered(MANY), {"id": "d0", "text": "other"}])
@@ -223,9 +223,9 @@ def test_lists_are_metadata_too(store):
 
 NOT_METADATA = "metadata are text, numbers of at most 64 bits"
 BAD_ROWS = [
-    ({"text": "x"}, "its `id`: expected a text or a whole number, found None"),
-    ({"id": " ", "text": "x"}, "its `id`: expected a text or a whole number, found ' '"),
-    ({"id": True, "text": "x"}, "its `id`: expected a text or a whole number, found True"),
+    ({"text": "x"}, "`id`: expected text or a whole number, found None"),
+    ({"id": " ", "text": "x"}, "`id`: expected text or a whole number, found ' '"),
+    ({"id": True, "text": "x"}, "`id`: expected text or a whole number, found True"),
     ({"id": "a", "body": "x"}, "has no column `text`; it has id, body"),
     ({"id": "a", "text": ["x"]}, "`text`: expected text, found ['x']"),
     ({"id": "a", "text": "x", "title": 3}, "`title`: expected text, found 3"),
@@ -280,7 +280,7 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path):
     index(Store.open(uri, dual()), numbered(3))
     assert len(Store.open(uri, dual())) == len(Store.open(tmp_path / "store")) == 3
     lancedb.connect(tmp_path / "other").create_table("passages", [{"id": "a", "vector": [1.0, 2.0]}])
-    raises(DataError, "does not state its model", Store.open, tmp_path / "other")
+    raises(DataError, "has no record of its model", Store.open, tmp_path / "other")
 
 
 def test_a_store_that_was_cut_off_says_so(store):
@@ -340,9 +340,7 @@ def test_an_approximate_index_is_built_from_a_size_on_and_stays_in_few_parts(sto
 
 def test_without_lancedb_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lancedb", None)
-    with pytest.raises(
-        UserError, match=r'needs lancedb, which is not installed\n.*pip install "bertkit\[retrieval\]"'
-    ):
+    with pytest.raises(UserError, match=r'lancedb is not installed\n.*pip install "bertkit\[retrieval\]"'):
         Store.open(tmp_path / "store", dual())
 
 

@@ -129,7 +129,7 @@ def test_outputs_that_are_not_finite_are_refused(beams, run):
     rows = task.tokenizer.convert_tokens_to_ids(["cat"])
     with torch.no_grad():
         predictor.model.encoder.get_input_embeddings().weight[rows] = math.nan
-    raises(ModelError, "NaN or infinity for 1 of 2 rows", broken, ["the cat", "the dog"])
+    raises(ModelError, "NaN or infinite for 1 of 2 rows", broken, ["the cat", "the dog"])
 
 
 def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder):

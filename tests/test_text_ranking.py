@@ -451,7 +451,7 @@ def test_damaged_outputs_are_said(tiny_encoder):
     data = rows([1, 0, 0])
     raises(
         ModelError,
-        "NaN or infinity for 1 of 3 rows",
+        "NaN or infinite for 1 of 3 rows",
         made.decode,
         [np.float32(0), np.float32("nan"), np.float32(1)],
         made.encode(data),
@@ -502,7 +502,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_measures", None)
     raises(
         UserError,
-        r"needs ir_measures, which is not installed\s+pip install \"bertkit\[retrieval\]",
+        r"ir_measures is not installed\s+pip install \"bertkit\[retrieval\]",
         ranking.measures,
         {},
         {"q": {"a": 1}},

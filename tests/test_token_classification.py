@@ -609,7 +609,7 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
         small.raises(bertkit.UserError, message, train, load_recipe(file, [override]), tmp_path / "run")
     assert not (tmp_path / "run/recipe.yaml").exists()
     for override, message in (
-        ("training.label_smoothing_factor=0.1", r"label_smoothing_factor: has no meaning for task\.head crf"),
+        ("training.label_smoothing_factor=0.1", r"label_smoothing_factor: has no effect with task\.head crf"),
         ("task.tags=[O, O, B-ANIMAL, I-ANIMAL]", "O more than once"),
         ("task.tags=[B-ANIMAL, I-ANIMAL]", "tags must be O and BIO tags"),
         ("task.labels=[ANIMAL, ANIMAL]", "there 2 times|more than once"),
@@ -636,7 +636,7 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     emissions = np.full((1, len(task.tags)), np.nan, np.float32)
     small.raises(
         ModelError,
-        "NaN or infinity for 1 of 1 rows",
+        "NaN or infinite for 1 of 1 rows",
         task.decode,
         [Emissions(emissions, None)],
         task.encode(words),

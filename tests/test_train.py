@@ -390,7 +390,7 @@ def test_weights_of_several_labels_are_torchs_pos_weight(batch, tiny_encoder, tm
 )
 def test_settings_without_effect_on_the_kind_of_the_data_are_refused(kind, setting, tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, setting, kind=kind)
-    small.refuses(RecipeError, rf"{setting.partition('=')[0]}: has no meaning for", recipe, tmp_path)
+    small.refuses(RecipeError, rf"{setting.partition('=')[0]}: has no effect with", recipe, tmp_path)
 
 
 def test_label_smoothing_is_in_the_loss(tiny_encoder, tmp_path):
@@ -511,7 +511,7 @@ def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder, tmp_pat
     recipe = small.recipe(tmp_path / "here", tiny_encoder)
     small.raises(UserError, "is not empty", train, recipe, tmp_path / "here")
     (tmp_path / "file").write_text("mine")
-    small.raises(UserError, "is not a folder", train, recipe, tmp_path / "file")
+    small.raises(UserError, "is a file", train, recipe, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -812,7 +812,7 @@ def test_the_command_line_says_where_metrics_come_from(command, tiny_encoder, tm
     file = small.write_recipe(tmp_path, tiny_encoder)
     said = small.refused(capsys, command, file, BY_MINE[0], *output)
     assert "override training.metric_for_best_model=mine" in said
-    assert "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])" in said
+    assert "Metrics of your own are passed from Python: bertkit.train(…, metrics=[…])" in said
     assert not (tmp_path / "run").exists()
 
 

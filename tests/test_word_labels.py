@@ -199,7 +199,7 @@ def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder, tmp_pat
 def test_contradictions_are_refused(tiny_encoder, tmp_path):
     file = recipe(tmp_path, tiny_encoder)
     for overrides, message in (
-        (["task.data_scheme=BIO"], r"task\.data_scheme: has no meaning for scheme none"),
+        (["task.data_scheme=BIO"], r"task\.data_scheme: has no effect with scheme none"),
         (["task.labels=[A, A]"], "A more than once|listed 2 times"),
         (["task.labels=[A, B]", "task.tags=[A, C]"], "tags must be the labels"),
         (["task.labels=[A, B]", "task.class_weights={O: 2}"], r"class_weights\.O: not a label"),

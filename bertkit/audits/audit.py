@@ -92,7 +92,7 @@ def audit(
     ['labels', 'duplicates']
     """
     if next is not None and not unlabelled:
-        raise UserError("next", "there is no file to choose rows from", "Name it: unlabelled.")
+        raise UserError("next", "there is no file to choose rows from", "Add the file: unlabelled.")
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
     folder = Path(output_dir)
     run = None
@@ -125,7 +125,7 @@ def _audit(
     if get_task(recipe.task.name).schema.corpus:
         raise RecipeError(
             "task.name",
-            f"{recipe.task.name} learns from texts alone: there are no labels to audit",
+            f"{recipe.task.name} has no labels to audit",
             "Audit the data of a task with labels.",
         )
     if not recipe.folds:
@@ -222,7 +222,7 @@ def _answered(recipe: Recipe, file: Path) -> list[Row]:
     for number, row in enumerate(rows or [{}], 1):
         answer = row.get("answer")
         if not isinstance(answer, dict) or (target and not (target in row and answered in answer)):
-            raise ModelError(f"{file}:{number}", "is not a row with the answer of a model", EDITED)
+            raise ModelError(f"{file}:{number}", "is not a row with a model's answer", EDITED)
     return rows
 
 
@@ -232,12 +232,12 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
         return
     stored = folder / "recipe.yaml"
     if not stored.is_file() or Run(folder).finished:
-        raise UserError(folder, "is not empty and not an audit folder", "Name another folder.")
+        raise UserError(folder, "is neither empty nor an audit", "Use another folder.")
     if stored.read_text(encoding="utf-8", errors="replace") != to_yaml(recipe):
         raise RecipeError(
             stored,
             "the audit was started with another recipe",
-            "Give the same recipe and overrides, or name another folder.",
+            "Use the same recipe and overrides, or another folder.",
         )
 
 

@@ -93,11 +93,11 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     if needs_model is None or (needs_model and run is None):
         raise RecipeError(
             "unlabelled",
-            f"rows are not chosen for {recipe.task.name}" + ("" if run else " without a trained model"),
-            "Text classification needs a recipe or a run, token classification a run with a model.",
+            f"{recipe.task.name} is not supported" + ("" if run else " without a trained model"),
+            "Use text classification, or a run of token classification with its model.",
         )
     if count < 1:
-        raise UserError("next", f"must be at least 1, got {count}")
+        raise UserError("next", f"must be at least 1, found {count}")
     schema = get_task(recipe.task.name).schema
     spec = one_text_per_line(file, like_data(recipe.data, str(file)))
     prefix = reader_of(file, spec).prefix(file.name)

@@ -106,8 +106,8 @@ def unit_vectors(spec: ModelSpec) -> Encode:
     if spec.name is None:
         raise ModelError(
             "model.config",
-            "an encoder without pretrained weights gives no vectors to compare rows by",
-            "Audit with a pretrained encoder: model.name=NAME",
+            "a new encoder has no useful vectors to compare rows by",
+            "Audit with a pretrained encoder: model.name=NAME.",
         )
     pooling = read_layout(resolve_encoder(spec).folder)[0].pooling
     features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit(

@@ -5,9 +5,11 @@ them.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,11 +19,11 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from bertkit.cli import doctor, model_commands, recipes, runs, vector_commands
 from bertkit.cli.shared import SECTIONS, LogFormatter, argument, command, say
-from bertkit.errors import UserError, not_installed
+from bertkit.errors import Problem, UserError, not_installed
 from bertkit.text import first_line
 
 FIRST = "bertkit train quickstart --output-dir runs/quickstart"
@@ -41,24 +43,25 @@ def completion(shell: str) -> None:
 
 
 COMMANDS = {
-    "recipes": (recipes.init, recipes.recipes, recipes.show, recipes.copy, recipes.check),
+    "data": (recipes.init, recipes.check, recipes.audit),
+    "recipes": (recipes.recipes, recipes.show, recipes.copy),
     "train": (recipes.train, recipes.sweep, recipes.tokenizer_train),
+    "evaluate": (
+        model_commands.evaluate,
+        runs.report,
+        model_commands.explain,
+        model_commands.calibrate,
+    ),
     "use": (
         model_commands.predict,
         model_commands.serve,
         vector_commands.embed,
         vector_commands.index,
         vector_commands.search,
-    ),
-    "decide": (
-        model_commands.evaluate,
-        runs.report,
-        model_commands.calibrate,
-        model_commands.explain,
-        recipes.audit,
+        vector_commands.mine,
     ),
     "publish": (runs.export, runs.push),
-    "tools": (vector_commands.mine, completion, doctor.doctor),
+    "tools": (doctor.doctor, completion),
 }
 # environment variables that turn off the progress bars and notices of libraries which are not imported yet
 QUIET = {
@@ -87,7 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(f"error: {problem}", file=sys.stderr)
         return 2
     except OSError as error:  # a full disk, a folder without write permission: no file has its final name yet
-        say(f"error: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
+        fix = "Free some space, then run the same command again."
+        if error.errno != errno.ENOSPC:
+            fix = "Check the path and its permissions."
+        problem = Problem(str(error.filename or "the output"), str(error.strerror or error), fix)
+        say(f"error: {problem}", file=sys.stderr)
         return _discard_output(2)
     except ModuleNotFoundError as error:
         say(f"error: {not_installed(error)}", file=sys.stderr)
@@ -99,8 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # a panic in Rust, as in tokenizers, which is not an Exception
         if type(error).__module__ != "pyo3_runtime":
             raise
-        say(f"error: a library in Rust, such as tokenizers, failed: {first_line(error)}", file=sys.stderr)
-        say("    A text or a file of the model triggers it. Find it by halving the input.", file=sys.stderr)
+        fix = "Split the input in halves to find the text that triggers it, and report it."
+        what = f"a library in Rust, such as tokenizers, crashed: {first_line(error)}"
+        say(f"error: {Problem('', what, fix)}", file=sys.stderr)
         return 2
 
 
@@ -144,8 +152,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser()
     words = [*(sys.argv[1:] if argv is None else argv)]
     if not words:
-        parser.error(f"name a command; to begin:\n\n    {FIRST}\n\nbertkit --help lists all commands.")
+        parser.error(f"no command; to begin:\n\n    {FIRST}\n\nbertkit --help lists all commands.")
     start = words.index("--") if "--" in words else len(words)
+    if wrong := _unknown(words[:start]):
+        parser.error(wrong)
     words[start + 1 :] = [f"\0{word}" if word.startswith("-") else word for word in words[start + 1 :]]
     args, extra = parser.parse_known_args(words)
     extra = [word for word in extra if word != "--"]
@@ -155,6 +165,25 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if extra:
         args.rest = [*args.rest, *extra]
     return argparse.Namespace(**{name: _unmarked(value) for name, value in vars(args).items()})
+
+
+def _unknown(words: Sequence[str]) -> str:
+    """What is wrong with the command or an option of it, if bertkit does not have it."""
+    commands = {entry.name.partition(" ")[0]: entry for entry in chain(*COMMANDS.values())}
+    what = "no command"
+    names = ["-h", "--help", "--version", *commands]
+    wrong = "" if words[0] in names else words[0]
+    if entry := commands.get(words[0]):
+        names = ["--help", *(name for name, _ in entry.arguments)]
+        options = (word.partition("=")[0] for word in words if word.startswith("--"))
+        what = f"bertkit {entry.name} has no option"
+        wrong = next((option for option in options if option not in names), "")
+    if not wrong:
+        return ""
+    from bertkit.validation import did_you_mean
+
+    hint = " (put a text that starts with - after --)" * ({"rest", "--input"} <= {*names})
+    return f"{what} {wrong!r}{did_you_mean(wrong, names)}{hint}"
 
 
 def _unmarked(value: Any) -> Any:
@@ -173,7 +202,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Overview(prog="bertkit")
     parser.add_argument("--version", action="version", version=f"bertkit {version('bertkit')}")
     titles = {option: title for title, options in SECTIONS.items() for option in options.split()}
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     for entry in chain(*COMMANDS.values()):
         *group, name = entry.name.split(" ")
         parent = commands
@@ -198,6 +227,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Parser(argparse.ArgumentParser):
+    """The parser of a command, which says what it needs in place of TEXT or QUERY."""
+
+    def error(self, message: str) -> NoReturn:
+        message = message.replace("the following arguments are required", "required")
+        super().error(re.sub("(and )?(TEXT|QUERY)$", r"and \2 or --input FILE", message))
+
+
 class _Overview(argparse.ArgumentParser):
     """The parser of `bertkit` itself, whose help lists the commands by group."""
 
@@ -208,6 +245,7 @@ class _Overview(argparse.ArgumentParser):
         lines += ["", f"To begin:                          {FIRST}"]
         lines += [
             "Options, an example and a page:    bertkit COMMAND --help",
+            "Exit codes:                        0 done, 2 you can fix it, 1 a bug, 130 interrupted",
             f"Documentation:                     {SITE}",
         ]
         return "\n".join(lines) + "\n"
@@ -221,7 +259,7 @@ def _set_up_output() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        raise UserError("", "stdout is closed", "Open it; > /dev/null discards what is printed.")
+        raise UserError("", "stdout is closed", "Open it, or discard the output: > /dev/null")
     os.environ.update(QUIET)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

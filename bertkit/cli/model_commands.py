@@ -17,11 +17,15 @@ from bertkit.errors import DataError, UserError
 from bertkit.serving.limits import Limits
 from bertkit.text import counted, json_line, shell_word
 
+_SETTINGS = argument(
+    "rest", "data settings, e.g. data.columns.text=sentence", nargs="*", default=[], metavar="key=value"
+)
+
 
 @command(
     "score a model on a split or a file",
     shared.RUN,
-    argument("rest", "data settings, e.g. data.columns.text=sentence", nargs="*", metavar="key=value"),
+    _SETTINGS,
     argument("--split", "train, validation or test; default: test, else validation, else train"),
     path("--data", "labelled rows in the layout of the run's data"),
     shared.TASK,
@@ -49,15 +53,13 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
 @command(
     "re-fit temperature and thresholds of a trained model",
     argument("source", "a run folder or a model folder", metavar="RUN"),
-    argument("rest", "data settings, e.g. data.columns.text=sentence", nargs="*", metavar="key=value"),
+    _SETTINGS,
     path("--data", "labelled rows in the layout of the run's data; default: the run's validation rows"),
     argument(
-        "--precision", "the lowest threshold of each label with this precision", type=float, metavar="X"
+        "--precision", "for each label the lowest threshold with this precision", type=float, metavar="X"
     ),
-    argument("--recall", "the highest threshold of each label with this recall", type=float, metavar="X"),
-    argument(
-        "--label", "fit the threshold of this label alone: from it on, the label is given", metavar="NAME"
-    ),
+    argument("--recall", "for each label the highest threshold with this recall", type=float, metavar="X"),
+    argument("--label", "fit the threshold of this label alone", metavar="NAME"),
     flag("--overall", "one threshold for all labels, with this precision or recall over all answers"),
     shared.JSON,
     example="bertkit calibrate runs/quickstart --precision 0.95 --overall",
@@ -72,10 +74,13 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 
 
 @command(
-    "answer texts, or every row of a file",
+    "predict labels, entities or answers for texts or a file",
     shared.RUN,
     argument(
-        "rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"
+        "rest",
+        "texts, or questions about --context; with --input: data.KEY=VALUE",
+        nargs="*",
+        metavar="TEXT",
     ),
     path("--context", "the text that the questions are about"),
     argument("--input", f"{shared.ROWS}; - reads lines of stdin, rows as JSON or texts", metavar="FILE"),
@@ -117,9 +122,11 @@ def predict(
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
-        raise UserError("--context works only with TEXTs; rows of --input have a context each")
+        what = "--context works only with TEXT"
+        raise UserError("", what, "Leave it out: rows of --input have a context of their own.")
     if not input and (output or column or format or shard or raw_cells):
-        raise UserError("--output, --column, --format, --shard and --raw-cells work only with --input FILE")
+        what = "--output, --column, --format, --shard and --raw-cells work only with --input FILE"
+        raise UserError("", what, shared.WITHOUT)
     if input:
         options: Any = {
             "format": format,
@@ -156,7 +163,7 @@ def _predict_texts(
     reads = predictor.task.inputs if alone else [frozenset({"text"})]
     if not context and {"text"} not in reads:
         fix = (
-            "give the text that the questions are about with --context FILE; or: "
+            "Pass the text that the questions are about with --context FILE; or: "
             if "context" in reads[0]
             else ""
         )
@@ -165,7 +172,7 @@ def _predict_texts(
     try:
         passage = context.read_text(encoding="utf-8") if context else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(str(context), f"cannot be read as UTF-8 text: {error}") from error
+        raise DataError(str(context), f"cannot be read: {error}", "Use a text file in UTF-8.") from error
     for name in filter(os.path.isfile, texts):
         say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]
@@ -180,12 +187,13 @@ def _predict_texts(
 
 
 @command(
-    "show which words led to a prediction",
+    "explain which words led to a prediction",
     shared.RUN,
     argument(
         "rest",
-        "texts, or two texts of a pair; with --input data.KEY=VALUE; default: the examples of the report",
+        "texts, or the two texts of a pair; with --input: data.KEY=VALUE; default: the report's examples",
         nargs="*",
+        default=[],
         metavar="TEXT",
     ),
     path("--input", f"rows: {shared.ROWS}"),
@@ -208,9 +216,9 @@ def explain(
     **options: Any,
 ) -> None:
     if input and any(not text.startswith("data.") for text in rest):
-        raise UserError("explain takes texts, or --input FILE, but not both")
+        raise UserError("", "explain takes texts or --input FILE, not both", "Leave out one of them.")
     if column and not input:
-        raise UserError("--column works only with --input FILE")
+        raise UserError("", "--column works only with --input FILE", shared.WITHOUT)
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
     from bertkit.explanations.terminal import LEGEND, lines

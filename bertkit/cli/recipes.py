@@ -20,7 +20,7 @@ from bertkit.text import columns, shell_word
     argument("--text", "the column of texts; twice for a pair", action="append", default=[], metavar="NAME"),
     argument(
         "--label",
-        "the column that is learned; several of 0 and 1 as A,B",
+        "the column to predict; several columns of 0 and 1 as A,B",
         action="append",
         default=[],
         metavar="NAME",
@@ -39,7 +39,7 @@ def init(data: str, rest: list[str], output: Path | None, **options: Any) -> Non
     stem = uncompressed(Path(data).absolute()).stem
     file = output or Path(f"{stem}.yaml")
     if file.exists():
-        raise UserError(file, "already exists", "Name another file: --output RECIPE")
+        raise UserError(file, "already exists", "Choose another file: --output RECIPE.")
     first = bertkit.init(data, layout=rest, **options)
     write_text(file, first.text(file))
     say("\n".join(first.why))
@@ -81,7 +81,9 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     if schema:
         say(json.dumps(json_schema(), indent=2))
     elif recipe is None:
-        raise UserError("", "no recipe given", "`bertkit recipes` lists the shipped ones.")
+        raise UserError(
+            "", "no recipe given", "Use a file, or a shipped recipe: `bertkit recipes` lists them."
+        )
     else:
         say(to_yaml(read(recipe, overrides=rest, check_files=False)), end="")
 
@@ -99,7 +101,7 @@ def copy(recipe: str, file: Path) -> None:
 
     text = copied(recipe, file)
     if file.exists():
-        raise UserError(file, "already exists", "Name another file.")
+        raise UserError(file, "already exists", "Choose another file.")
     write_text(file, text)
     say(f"{file} is yours. Next: bertkit check {shell_word(file)}")
 
@@ -125,7 +127,7 @@ def check(recipe: str, rest: list[str]) -> None:
     OVERRIDES,
     path("--output-dir", "a new or empty folder", "RUN", required=True),
     flag("--resume", "continue an interrupted run"),
-    flag("--changed", "with --resume: even if recipe, data or libraries have changed"),
+    flag("--changed", "with --resume: continue even if recipe, data or libraries have changed"),
     example="bertkit train quickstart --output-dir runs/quickstart",
     page="training",
     interrupted="continue with the same command and --resume",
@@ -134,7 +136,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     from bertkit.recipe.recipe import read
 
     if changed and not resume:
-        raise UserError("", "--changed works only with --resume", "Give both.")
+        raise UserError("", "--changed works only with --resume", "Use both, or neither.")
     loaded = read(recipe, overrides=rest, own_metrics=False)
     from bertkit.report.score_tables import after_training
 
@@ -144,7 +146,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
 
 
 @command(
-    "search for the settings of a recipe that score best",
+    "search for the best settings of a recipe",
     RECIPE,
     OVERRIDES,
     path("--space", "YAML: key of the recipe -> {low, high, log, step}, or a list of choices", required=True),
@@ -170,11 +172,11 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
 
 
 @command(
-    "list rows with likely wrong labels, and rows to label next",
+    "find label errors and duplicates, and choose rows to label next",
     argument("source", "a shipped recipe's name, a file, or a run whose recipe has folds", metavar="RECIPE"),
     OVERRIDES,
     path("--output-dir", "a new folder, or an audit to continue", "DIR", required=True),
-    path("--unlabelled", "rows to choose from, those that are worth labelling"),
+    path("--unlabelled", "rows without labels, of which the most useful to label are chosen"),
     argument("--next", "with --unlabelled: how many rows to choose; default: 100", type=int, metavar="N"),
     example="bertkit audit my.yaml --output-dir audits/mine",
     page="audit",

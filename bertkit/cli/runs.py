@@ -11,7 +11,7 @@ from bertkit.text import counted
 
 
 @command(
-    "write a run as one HTML page, or compare several",
+    "write the HTML report of a run, or compare runs",
     path("runs", "a finished run folder", "RUN", nargs="+"),
     path("--output", "default: RUN/report.html for one run, comparison.html for several"),
     example="bertkit report runs/first runs/second",
@@ -38,7 +38,7 @@ def report(runs: list[Path], output: Path | None) -> None:
     path("--output", "a new folder", "DIR", required=True),
     flag("--int8", "quantise to int8: a quarter of the size, and faster on CPUs"),
     argument(
-        "--max-drop", "with --int8: largest accepted drop of the headline metric", default=0.005, metavar="X"
+        "--max-drop", "with --int8: largest accepted drop of the selection metric", default=0.005, metavar="X"
     ),
     path("--data", "labelled rows for the comparison; default: the run's validation rows"),
     example="bertkit export runs/quickstart --output runs/quickstart-onnx --int8",

@@ -19,9 +19,9 @@ Argument = tuple[str, Json]  # what `add_argument` of argparse takes
 SECTIONS = {  # of a command's help; what is not named stands under argparse's own titles
     "columns": "init:--text init:--label",
     "input": "--input --data --split --context --column --documents --unlabelled --shard",
-    "output": "--output --output-dir --format --form --json --raw-cells",
+    "output": "--output --output-dir --resume --changed --format --form --json --raw-cells",
     "model": "--model --task --revision --rerank --depth --store",
-    "decisions": "--threshold --coverage --top-k --precision --recall --label --overall",
+    "thresholds and labels": "--threshold --coverage --top-k --precision --recall --label --overall",
 }
 
 
@@ -65,11 +65,11 @@ def one_process(run: Callable[..., None]) -> Callable[..., None]:
         if (count := processes.world()) > 1 and not options.get("shard"):
             fix = "Start one process, without torchrun"
             fix += (
-                "; or give each a part of --input: --shard $((RANK + 1))/$WORLD_SIZE."
+                "; or give each process a part of the input: --shard $((RANK + 1))/$WORLD_SIZE."
                 if "shard" in options
                 else "."
             )
-            raise UserError("WORLD_SIZE", f"each of {count} processes would do all of the work", fix)
+            raise UserError("WORLD_SIZE", f"all {count} processes would do the same work", fix)
         return run(**options)
 
     return checked
@@ -113,34 +113,41 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     """Column -> its name in the file, from values of COLUMNS. Raises UserError."""
     names = dict(pair.partition("=")[::2] for pair in pairs)
     if "" in names.values():
-        raise UserError("--column", "write it as text=NAME_IN_THE_FILE")
+        what = f"expected COLUMN=NAME, found {' '.join(pairs)}"
+        raise UserError("--column", what, "Map a column to its name in the file: --column text=body")
     return names
 
 
 ROWS = "csv, jsonl, parquet, txt with a text per line, or another `data.format`"
 RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RUN")
-MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")
+MODEL = argument("source", "a Hub id, a model folder or a run folder", metavar="MODEL")
 RECIPE = argument("recipe", "a shipped recipe's name, or a file")
 OVERRIDES = argument(
     "rest",
-    "a YAML value, or ~key to delete; e.g. training.num_train_epochs=1",
+    "change a key, e.g. training.num_train_epochs=1; ~key deletes one; all keys: bertkit show --schema",
     nargs="*",
+    default=[],
     metavar="key=value",
 )
-TASK = argument("--task", "task of a model that was not trained by bertkit")
+TASK = argument(
+    "--task",
+    "the task of a model not trained by bertkit: text-classification, token-classification, "
+    "question-answering, sentence-similarity, retrieval, text-ranking, …",
+)
 REVISION = argument("--revision", "commit, tag or branch of a Hub id", metavar="NAME")
 COLUMN = argument("--column", "the column of texts", default="text", metavar="NAME")
 COLUMNS = argument(
-    "--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME"
+    "--column", "map a column of the input, e.g. text=body", action="append", default=[], metavar="text=NAME"
 )
 LAYOUT = argument(
-    "rest", "how the file is written, e.g. data.delimiter=';'", nargs="*", metavar="data.KEY=VALUE"
+    "rest", "layout of the file, e.g. data.delimiter=';'", nargs="*", default=[], metavar="data.KEY=VALUE"
 )
 SHARD = argument(
     "--shard",
     "with --input: the i-th of n parts of the rows; concatenated, they are the whole",
     metavar="i/n",
 )
+WITHOUT = "Add --input FILE, or leave the option out."
 JSON = flag("--json", "print JSON", dest="as_json")
 DECISIONS = (
     argument(

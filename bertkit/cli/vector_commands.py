@@ -8,7 +8,7 @@ from typing import Any
 
 import bertkit
 from bertkit.cli import shared
-from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
+from bertkit.cli.shared import WITHOUT, argument, column_names, command, flag, one_process, path, say
 from bertkit.errors import Problem, UserError
 from bertkit.text import beginning, counted, escape_controls, json_line
 
@@ -91,7 +91,7 @@ def index(
 
 
 @command(
-    "find the documents of a store that are nearest to a query",
+    "search a vector store for the documents nearest to a query",
     argument("store", "a folder, or the URI of an object store", metavar="STORE"),
     argument("rest", "a text; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
     path("--input", f"queries: {shared.ROWS}"),
@@ -128,7 +128,9 @@ def search(
     if not input and (
         misplaced := [name for name, value in {"output": output, "column": column}.items() if value]
     ):
-        raise UserError([Problem("", f"--{name} works only with --input FILE") for name in misplaced])
+        raise UserError(
+            [Problem("", f"--{name} works only with --input FILE", WITHOUT) for name in misplaced]
+        )
     from dataclasses import asdict
 
     from bertkit.retrieval.commands import search_file

@@ -20,7 +20,7 @@ from bertkit.decisions.goals import (
 )
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.similarity import LabelledPairs
-from bertkit.files import read_json, write_json
+from bertkit.files import not_a_run, read_json, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.predictor import Predictor, load, model_folder, require_torch_model
 from bertkit.run import Run
@@ -105,15 +105,11 @@ def calibrate(
 
 def _folder(source: str | Path) -> Path:
     """The model folder on this machine. Raises ModelError."""
-    if not Path(source).expanduser().is_dir():
-        raise ModelError(
-            source, "no such folder", "Pass a run or a model folder; calibrate edits its config.json."
-        )
+    if not (path := Path(source).expanduser()).is_dir():
+        raise ModelError(not_a_run(path))
     folder = model_folder(source)
     if "bertkit" not in read_json(folder / "config.json"):
-        raise ModelError(
-            folder, "its config.json has no `bertkit` section", "Pass a model trained by bertkit."
-        )
+        raise ModelError(folder, "was not trained by bertkit", "Use a run, or the model folder of one.")
     return folder
 
 
@@ -130,7 +126,7 @@ def _fitted(
         raise UserError(
             "the model",
             f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit",
-            "Use it as it is.",
+            "Calibrate a model that gives labels or probabilities.",
         )
     if not kind_of(task):
         return task, {"labels": []}

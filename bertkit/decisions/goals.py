@@ -54,11 +54,10 @@ def threshold_target(
         name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None
     }
     if len(asked) > 1:
-        raise UserError("precision and recall exclude each other: pass only one of them")
+        raise UserError("", "precision and recall exclude each other", "Use one of them.")
     if overall and (label or not asked):
-        raise UserError(
-            "overall needs a precision or a recall, and excludes a label: pass them so, or leave it out"
-        )
+        what = "overall needs a precision or a recall, and excludes a label"
+        raise UserError("overall", what, "Add precision or recall, or leave out overall.")
     kind = kind_of(task)
     about = f"a model for {task.name} ({task.describe()})"
     for name, value in {**asked, **({"label": 1.0} if label else {})}.items():
@@ -66,10 +65,12 @@ def threshold_target(
             raise UserError(
                 name,
                 f"{about} has no thresholds of labels",
-                "Use a model that labels texts, or one for sentence-similarity with two labels.",
+                "Calibrate a model that classifies texts, or pairs of texts by cosine.",
             )
         if not 0 < value <= 1:
-            raise UserError(name, f"must be in (0, 1], got {value:g}")
+            raise UserError(
+                name, f"must be above 0 and at most 1, found {value:g}", "Use a share, such as 0.95."
+            )
     names = names_of(getattr(task.options, "labels", None))[kind == "by cosine" :]
     if label is not None and label not in names:
         raise UserError(
@@ -80,8 +81,8 @@ def threshold_target(
     if recall is not None and kind == "single-label" and label is None:
         raise UserError(
             "recall",
-            f"{about} gives the best label or none: a threshold can only lower its recall",
-            "Pass a precision, or the label whose recall is meant.",
+            f"{about} gives the best label or none, so a threshold can only lower recall",
+            "Use precision, or recall of one label: label.",
         )
     metric, least = next(iter(asked.items()), ("f1", 0.0))
     return ThresholdTarget(metric, least, label, overall and kind != "by cosine")
@@ -145,7 +146,8 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
         where = f"label {name}" if name else "all labels"
         if not truth.any() or not part.any():
             lacking = "no row has it" if not truth.any() else "it is the best label of no row"
-            problems.append(Problem(where, f"{lacking}, so no threshold has a {goal.metric}"))
+            what = f"{lacking}, so no threshold has a {goal.metric}"
+            problems.append(Problem(where, what, "Use rows that have the label, or leave it out."))
             continue
         if not goal.least:
             (limits[name],) = fit_thresholds(scores[part][:, None], truth[part][:, None])
@@ -155,8 +157,8 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
         if (values >= goal.least).any():
             limits[name] = float(curve.values[values >= goal.least][0 if goal.metric == "precision" else -1])
         else:
-            what = f"no threshold reaches a {goal.measure} on these rows; the best is {values.max():.4f}"
-            problems.append(Problem(where, what))
+            what = f"no threshold has a {goal.measure} on these rows; the best has {values.max():.4f}"
+            problems.append(Problem(where, what, "Lower the goal, or use more rows."))
     if problems:
         raise UserError(
             [*problems, Problem("", "the model is unchanged", "Lower the goal, or calibrate on more rows.")]

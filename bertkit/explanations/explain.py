@@ -177,11 +177,8 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Record
     if pair is None or (frozenset({"text"}) in task.inputs and not task.gives("vector")):
         return list(texts)
     if len(texts) != 2:
-        raise DataError(
-            "",
-            f"this model reads two texts together, {' and '.join(pair)}; {len(texts)} given",
-            "Pass both texts, or rows with both columns.",
-        )
+        what = f"expected two texts, {' and '.join(pair)}, found {len(texts)}"
+        raise DataError("", what, "Pass both texts, or rows with both.")
     return [dict(zip(pair, texts, strict=True))]
 
 
@@ -194,14 +191,14 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Record]) -> list[Exp
     if targets_of(predictor.task) is None:
         raise DataError(
             "the model",
-            f"answers of {predictor.task.name} cannot be explained",
-            f"Use a model for one of these: {', '.join(TARGETS)}.",
+            f"explanations do not support {predictor.task.name}",
+            f"Supported: {', '.join(TARGETS)}.",
         )
 
     def explained(number: int, row: str | Record) -> Explanation:
         explanation = explain_row(predictor, predictor.canonical([row], number - 1))
         if not explanation["attributed"]:
-            raise DataError(f"row {number}", predictor.task.no_words, "Leave this row out.")
+            raise DataError(f"row {number}", predictor.task.no_words, "Leave the row out.")
         return explanation
 
     return [explained(number, row) for number, row in enumerate(predictor.rows_of(rows), 1)]

@@ -69,7 +69,7 @@ class Graph:
         if (size := graph.ByteSize()) > MAX_BYTES:
             raise ModelError(
                 file,
-                f"the graph has {size / 1e9:.1f} GB, but one ONNX file holds at most 2 GB",
+                f"the graph has {size / 1e9:.1f} GB; one ONNX file holds at most 2 GB",
                 "Export a smaller model, such as a distilled one.",
             )
         file.write_bytes(graph.SerializeToString())
@@ -152,7 +152,7 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor]) -> ModelProto:
         raise ModelError(
             "the model",
             f"torch.onnx cannot export this model: {first_line(cause)}",
-            "Only architectures of transformers are supported.",
+            "Use an architecture of transformers.",
         ) from error
     assert program is not None  # with dynamo
     return program.model_proto

@@ -65,7 +65,7 @@ def export(
     """
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(output, "already exists", "Name a new folder.")
+        raise UserError(output, "already exists", "Use a new folder.")
     reference = _reference(source, data)
     predictor = reference.predictor
     rows = reference.rows
@@ -95,7 +95,7 @@ def _reference(source: str | Path, data: str | Path | None) -> Reference:
     predictor = load(source, precision="fp32")
     name = predictor.task.name
     if predictor.backend == "onnx":
-        raise ModelError(source, "is already exported", "Name the run that it was exported from.")
+        raise ModelError(source, "is already exported", "Use the run that it was exported from.")
     if predictor.task.no_graph:
         why, fix = predictor.task.no_graph
         raise ModelError(source, f"{name} has no graph from texts to answers: {why}", fix)
@@ -105,7 +105,7 @@ def _reference(source: str | Path, data: str | Path | None) -> Reference:
         if data is not None:
             raise
         what = "an export is compared with the run on labelled rows"
-        fix = "Name some as `data`, in the layout of the run's."
+        fix = "Pass some as `data`, in the layout of the run's."
         raise DataError([*error.problems, Problem(str(source), what, fix)]) from error
     rows = rows.select(range(min(len(rows), MAX_ROWS)))
     cpu = torch.device("cpu")

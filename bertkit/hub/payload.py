@@ -65,12 +65,7 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
     results, links and damaged files, a card that cannot be made or is invalid, local paths or a token in a
     file, a folder that does not load.
     """
-    if not run.finished:
-        what = "is not a finished run: it has no results.json"
-        fix = "Name the folder that `bertkit train` wrote."
-        if (run.folder / "recipe.yaml").is_file():
-            fix = "Resume its training."
-        raise ModelError(run.folder, what, fix)
+    run.require_finished()
     problems = _problems(lambda: write_card(run, repo_id))
     present = {
         file.relative_to(run.model).as_posix(): file
@@ -117,7 +112,7 @@ def _unsafe(file: Path) -> Iterator[Problem]:
     # of a hard link, the other name is unknown
     if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:
         yield Problem(
-            str(file), "is a link, or not a regular file", "Replace it by a copy of the file, or remove it."
+            str(file), "is a link, or not a regular file", "Replace it with a copy of the file, or remove it."
         )
     elif file.suffix == ".json":
         yield from _problems(lambda: read_json(file))

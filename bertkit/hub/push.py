@@ -140,12 +140,12 @@ def name_problems(recipe: Recipe) -> list[Problem]:
     names = [name for name, kind in kinds.items() if name and _is_private(name, kind)]
     if not names:
         return []
-    what = f"the card would name what is private on the Hub, or not there: {', '.join(names)}"
+    what = f"the card would name private or missing repositories: {', '.join(names)}"
     return [
         Problem(
             "push",
             what,
-            "Allow it (name_private) if everybody may read these names; or keep the model private.",
+            "Allow it (name_private) if everybody may read these names, or keep the model private.",
         )
     ]
 
@@ -166,11 +166,11 @@ def target_problems(repo_id: str, revision: str | None) -> list[Problem]:
     """Problems with the names of repository and revision."""
     problems = []
     if not REPO_ID.fullmatch(repo_id):
-        fix = "Write owner/model: letters, digits, -, _ and ."
+        fix = "Write owner/model, with letters, digits, `-`, `_` and `.`."
         problems.append(Problem("push", f"{repo_id!r} is not a valid repository id", fix))
     if revision is not None and COMMIT.fullmatch(revision):
         problems.append(
-            Problem("push", f"{revision} is a commit", "Name a branch: a push makes its own commit.")
+            Problem("push", f"{revision} is a commit", "Use a branch: a push makes its own commit.")
         )
     return problems
 
@@ -190,7 +190,7 @@ def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path) -> Non
     if ours not in theirs and theirs not in ours:
         raise ModelError(
             "push",
-            f"{card} and {where} differ between the lines for what people add",
+            f"{card} and {where} have different texts between their markers",
             f"Write the final text into {card}, including all of {where}.",
         )
     write_text(card, with_yours(text, max(ours, theirs, key=len)))
@@ -211,7 +211,7 @@ def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
         raise ModelError(
             "push",
             f"{repo_id} is public, so the model would be too",
-            "Push it as public, or name another repository.",
+            "Push it as public, or use another repository.",
         )
     return repository.private is not True
 

@@ -21,6 +21,7 @@ from bertkit.data.schema import Answer, Source, columns_of
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, RowsError, UserError
+from bertkit.files import not_a_run
 from bertkit.inference.decisions import Rule, decisions, identity
 from bertkit.inference.display import flat
 from bertkit.inference.runner import Runner
@@ -296,14 +297,21 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
                 "is a run of several tasks",
                 f"Use one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all.",
             )
-        raise ModelError(source, "the run has no model yet", "Resume its training.")
+        raise ModelError(not_a_run(path, "model"))
     if path.is_dir():
         require_model(path)
     if path.exists():
-        raise ModelError(source, "is a file", "Pass the run or model folder.")
+        raise ModelError(source, "is a file", "Use the folder of the run or model.")
     if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
-        raise ModelError(source, "no such folder", "Check the path.")
-    return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
+        raise ModelError(not_a_run(path))
+    try:
+        return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
+    except ModelError as error:
+        if error.problems[0].where != "model.name":
+            raise
+        local = [not_a_run(path)] if path.parent.is_dir() else []
+        problems = (problem._replace(where=str(source)) for problem in error.problems)
+        raise ModelError([*local, *problems]) from error
 
 
 def load(

@@ -29,7 +29,7 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
         raise ModelError(
             "model.name",
             f"{name!r} is neither a folder nor a Hub id",
-            "Use a folder with config.json, or a Hub id such as owner/model.",
+            "Use a folder with config.json, or a Hub id: owner/model.",
         ) from error
     except errors.RevisionNotFoundError:
         raise ModelError(
@@ -42,8 +42,8 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
             raise hub_error(error, "model.name", name) from None
         raise ModelError(
             "model.name",
-            f"{name!r} is neither a folder nor in the local cache, and the Hub cannot be reached",
-            "Check the path, or download the model once while online.",
+            f"{name!r} is not in the local Hub cache, and the Hub cannot be reached",
+            "Use a local folder, or download the model once while online.",
         ) from None
     except FAILURES as error:
         raise hub_error(error, "model.name", name) from None

@@ -60,7 +60,9 @@ def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: b
     for seed, count in Counter[int](data.get("seeds", ())).items():
         if count > 1:
             yield KeyProblem(
-                ("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training"
+                ("seeds",),
+                f"{seed} is listed {count} times",
+                "Remove it: an equal seed repeats the same training.",
             )
 
 
@@ -73,7 +75,7 @@ def settled_problems(options: TaskOptions, training: Json) -> list[Problem]:
 def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
     """`metric_for_best_model` must be one of `metrics`; a name ending in `/` stands for one per label."""
     if training.get("greater_is_better") is False:
-        fix = "remove it; a metric of your own may return its negative"
+        fix = "Remove it; a metric of your own may return its negative."
         yield KeyProblem(("training", "greater_is_better"), "all metrics are better when higher", fix)
     path = ("training", "metric_for_best_model")
     value = training.get(path[1])
@@ -87,8 +89,8 @@ def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) 
     ):
         names = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
         what = f"the task has no metric {short_repr(name)}{did_you_mean(name, names)}"
-        fix = "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])"
-        yield KeyProblem(path, what, f"known here: {', '.join(names)}; {fix}")
+        fix = "Metrics of your own are passed from Python: bertkit.train(…, metrics=[…])."
+        yield KeyProblem(path, what, f"Known here: {', '.join(names)}. {fix}")
 
 
 def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
@@ -109,38 +111,38 @@ def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
             not name and not config,
             "model.name",
             "missing",
-            "a Hub id or a folder; or config and tokenizer, for a new encoder",
+            "Write a Hub id or a folder; or config and tokenizer, for a new encoder.",
         ),
         (
             name and config,
             "model.config",
             "`name` is a model that has its own config",
-            "remove one of the two",
+            "Remove one of the two.",
         ),
         (
             config and not name and not tokenizer,
             "model.tokenizer",
             "missing: a new encoder needs one",
-            "name a folder that `bertkit tokenizer train` wrote, or a Hub id",
+            "Use a folder that `bertkit tokenizer train` wrote, or a Hub id.",
         ),
-        (name and not config and tokenizer, "model.tokenizer", "`name` has its own tokenizer", "remove it"),
+        (name and not config and tokenizer, "model.tokenizer", "`name` has its own tokenizer", "Remove it."),
         (
             task.get("overflow") == "window" and stride >= max_length - 2,
             "task.stride",
-            f"{stride} shared tokens, in windows of {max_length} of which 2 are special",
-            f"write at most {max_length - 3}, or raise model.max_length",
+            f"{stride} shared tokens do not fit into windows of {max_length} tokens, 2 of them special",
+            f"Write at most {max_length - 3}, or raise model.max_length.",
         ),
         (
             distillation.get("student") and config,
             "distillation.student",
             "selects layers of a pretrained model, but `model.config` makes a new one",
-            "write the number of layers there: model: {config: {num_hidden_layers: …}}",
+            "Write the number of layers there: model: {config: {num_hidden_layers: …}}.",
         ),
         (
             task.get("scheme") == "none" and task.get("data_scheme") is not None,
             "task.data_scheme",
-            "has no meaning for scheme none, whose tags are labels of words",
-            "remove it",
+            "has no effect with scheme none, whose tags are labels of words",
+            "Remove it.",
         ),
         (
             isinstance(rows.get("header"), list)
@@ -148,27 +150,27 @@ def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
             and not any(reader.columns == "header" for reader in readers),
             "data.header",
             f"{form} files name their own columns",
-            "remove it; `columns` maps the names in the data",
+            "Remove it; `columns` maps the names in the data.",
         ),
         (
             rows.get("source") == MEMORY and rows.get("fingerprint") is None,
             "data.source",
             "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
-            "name files or a data set of the Hub; a folder of this name is ./memory",
+            "Use files or a data set of the Hub; a folder of this name is ./memory.",
         ),
         (
             (data.get("hub") or {}).get("benchmark")
             and (readers or not REPO_ID.fullmatch(str(rows.get("source")))),
             "hub.benchmark",
             "data.source is not a data set of the Hub",
-            ("write owner/name, or remove benchmark"),
+            "Write owner/name, or remove benchmark.",
         ),
         *(
             (
                 rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None,
                 f"data.{key}",
-                "goes with `source: memory`",
-                f"remove it (~data.{key} on the command line)",
+                "has an effect only with `source: memory`",
+                f"Remove it (~data.{key} on the command line).",
             )
             for key in ("fingerprint", "folder")
         ),
@@ -189,16 +191,16 @@ def _loss_rules(task: Json, training: Json, options: type[TaskOptions] | None) -
     kind = task.get("kind")
     unsmoothed = options.unsmoothed if options else None
     for key in ("class_weights", "thresholds", "temperature", "labels") if kind == "regression" else ():
-        yield task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", "remove it"
+        yield task.get(key) is not None, f"task.{key}", f"has no effect with kind {kind}", "Remove it."
     several = kind in ("multi-label", "regression") and task.get("cutoffs") is not None
-    yield several, "task.cutoffs", f"has no meaning for kind {kind}", "remove it, or write task.thresholds"
+    yield several, "task.cutoffs", f"has no effect with kind {kind}", "Remove it, or use task.thresholds."
     for applies, what, fix in (
         (kind in ("multi-label", "regression"), f"task.kind {kind}", "smoothing is for single-label"),
         *([(True, *unsmoothed)] if unsmoothed else []),
         (task.get("head") == "crf", "task.head crf", "smoothing is for head: softmax"),
     ):
         smooth = applies and training.get("label_smoothing_factor")
-        yield smooth, "training.label_smoothing_factor", f"has no meaning for {what}", f"remove it; {fix}"
+        yield smooth, "training.label_smoothing_factor", f"has no effect with {what}", f"Remove it; {fix}."
 
 
 def _training_rules(data: Json, training: Json, options: type[TaskOptions] | None) -> tuple[_Rule, ...]:
@@ -214,7 +216,7 @@ def _training_rules(data: Json, training: Json, options: type[TaskOptions] | Non
                 early and training.get(key) == "no",
                 f"training.{key}",
                 "early_stopping needs evaluations and checkpoints",
-                "write epoch or steps, or remove early_stopping",
+                "Write epoch or steps, or remove early_stopping.",
             )
             for key in ("eval_strategy", "save_strategy")
         ),
@@ -222,59 +224,59 @@ def _training_rules(data: Json, training: Json, options: type[TaskOptions] | Non
             training.get("save_strategy") == "best" and training.get("eval_strategy") == "no",
             "training.save_strategy",
             "best needs evaluations",
-            "write epoch or steps, or remove eval_strategy",
+            "Write epoch or steps, or remove eval_strategy.",
         ),
         (
             early and training.get("load_best_model_at_end") is False,
             "training.load_best_model_at_end",
             "early_stopping keeps the best checkpoint, not the last one",
-            "remove it, or remove early_stopping",
+            "Remove it, or remove early_stopping.",
         ),
         *(
             (
                 "batching" in stated and key in training,
                 f"training.{key}",
                 "has no effect when `batching` counts tokens",
-                f"remove it (~training.{key} on the command line), or remove `batching`",
+                f"Remove it (~training.{key} on the command line), or remove `batching`.",
             )
             for key in ROWS
         ),
         (
             options and "pooling" in options.model_fields and training.get("auto_find_batch_size"),
             "training.auto_find_batch_size",
-            "would change a loss that compares rows",
-            "remove it, and write activation_checkpointing: true",
+            "is not supported for losses that compare the rows of a batch",
+            "Remove it; training.activation_checkpointing: true saves memory.",
         ),
         (
             "distillation" in stated and data["task"].get("loss") == "listwise",
             "task.loss",
-            "listwise does not learn from a teacher",
-            "write another loss, or remove `distillation`",
+            "listwise does not support a teacher",
+            "Use another loss, or remove `distillation`.",
         ),
         (
             (data.get("distillation") or {}).get("alpha") == 1 and training.get("label_smoothing_factor"),
             "training.label_smoothing_factor",
             "has no effect with distillation.alpha 1, which leaves the labels out",
-            "remove it",
+            "Remove it.",
         ),
         (
             folds and "distillation" in stated,
             "folds",
-            "the teacher may have learned the rows that a fold holds out, and scores would be too high",
-            "remove `folds` or `distillation`",
+            "the teacher may have been trained on rows that a fold holds out, which inflates the scores",
+            "Remove `folds` or `distillation`.",
         ),
         (
             folds and kind and kind.schema.corpus,
             "folds",
-            "documents of pretraining have no targets that a fold could be scored by",
-            "remove it",
+            "documents for pretraining have no targets to score a fold by",
+            "Remove it.",
         ),
         *(
             (
                 not muon and training.get(key, field.default) != field.default,
                 f"training.{key}",
                 "has no effect without `optim: muon`",
-                "remove it, or write optim: muon",
+                "Remove it, or write optim: muon.",
             )
             for key, field in TrainingKeys.model_fields.items()
             if key.startswith("muon_")
@@ -284,8 +286,8 @@ def _training_rules(data: Json, training: Json, options: type[TaskOptions] | Non
                 model.get(key) is not None
                 and (model.get("config") or (options and key not in options.head_settings)),
                 f"model.{key}",
-                "is for a classification by a pretrained encoder",
-                "remove it; a new encoder has what model.config says",
+                "is only for classification with a pretrained encoder",
+                "Remove it; for a new encoder, set it in model.config.",
             )
             for key in HEAD
         ),
@@ -293,7 +295,7 @@ def _training_rules(data: Json, training: Json, options: type[TaskOptions] | Non
             {"peft", "freeze"} <= stated,
             "freeze",
             "`peft` already freezes the whole encoder",
-            "remove `freeze` or `peft`",
+            "Remove `freeze` or `peft`.",
         ),
     )
 
@@ -309,31 +311,31 @@ def _schedule_rules(training: Json) -> Iterator[_Rule]:
     for key, value in shares.items():
         valid = isinstance(value, int | float) and value >= 0
         what = f"expected a number of steps, or a share of them below 1, found {short_repr(value)}"
-        yield not valid, f"training.{key}", what, ""
+        yield not valid, f"training.{key}", what, "Write a share, such as 0.1, or a number of steps."
         what = "is a number of steps, which a budget of time does not fix"
         yield (
             by_time and valid and value >= 1,
             f"training.{key}",
             what,
-            "write a share of the budget, such as 0.1",
+            "Write a share of the budget, such as 0.1.",
         )
     both = sum(value for value in shares.values() if isinstance(value, int | float) and value < 1)
-    what = f"warm-up, stable part and decay are {both:.12g} of all steps"
-    yield both > 1, "training.lr_scheduler_kwargs", what, "lower one of them, so that they are 1 at most"
+    what = f"warm-up, stable phase and decay add up to {both:.12g} of all steps"
+    yield both > 1, "training.lr_scheduler_kwargs", what, "Lower one of them, so that the sum is at most 1."
     for key in ("logging_steps", "eval_steps", "save_steps"):
         what = "is a share of all steps, whose number a budget of time does not fix"
-        yield by_time and (training.get(key) or 1) < 1, f"training.{key}", what, "write a number of steps"
+        yield by_time and (training.get(key) or 1) < 1, f"training.{key}", what, "Write a number of steps."
     ends = {"num_train_epochs": "num_train_epochs" in training, "max_steps": training.get("max_steps", 0) > 0}
     for key, stated in ends.items():
-        fix = f"remove it (~training.{key} on the command line), or remove `budget`"
-        yield by_time and stated, f"training.{key}", "`budget` says when the training ends", fix
+        fix = f"Remove it (~training.{key} on the command line), or remove `budget`."
+        yield by_time and stated, f"training.{key}", "`budget` already sets when training ends", fix
     by_steps = training.get("lr_scheduler_type") == "inverse_sqrt"
-    what = "inverse_sqrt depends on the number of steps alone, and does not end with `budget`"
+    what = "inverse_sqrt depends only on the number of steps, and does not end with `budget`"
     yield (
         by_time and by_steps,
         "training.lr_scheduler_type",
         what,
-        "write linear, cosine or warmup_stable_decay",
+        "Use linear, cosine or warmup_stable_decay.",
     )
 
 
@@ -344,19 +346,19 @@ def _method_rules(
     if options is None or method not in options.untrained:
         return
     what = f"has no effect with task.method {method}"
-    fix = "remove it, or write method: full"
+    fix = "Remove it, or write method: full."
     for section in ("distillation", "early_stopping", "peft", "freeze"):
         yield data.get(section) is not None, section, what, fix
     for key in HEAD:
         yield data.get("model", {}).get(key) is not None, f"model.{key}", what, fix
     for key in training:
-        fix = f"remove it (~training.{key} on the command line), or write method: full"
+        fix = f"Remove it (~training.{key} on the command line), or write method: full."
         yield key not in STILL_READ, f"training.{key}", what, fix
     yield (
         data.get("model", {}).get("config") is not None,
         "model.config",
-        f"a new encoder has learned nothing, and task.method {method} needs the vectors of a pretrained one",
-        "name a pretrained encoder in model.name, or write method: full",
+        f"task.method {method} needs a pretrained encoder, not a new one",
+        "Write a pretrained encoder in model.name, or method: full.",
     )
 
 
@@ -367,10 +369,10 @@ def _check_labels(task: Json) -> Iterator[KeyProblem]:
     labels = list(stated.values()) if isinstance(stated, dict) else stated
     for label, count in Counter(labels).items() if isinstance(stated, list) else ():
         if count > 1:
-            yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "keep one")
+            yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "Keep one.")
     for key in ("class_weights", "thresholds", "cutoffs"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
             if label not in labels and (label != "O" or task.get("scheme", "none") == "none"):
                 what = f"not a label{did_you_mean(label, labels)}"
-                yield KeyProblem(("task", key, label), what, f"labels: {short_repr(labels)}")
+                yield KeyProblem(("task", key, label), what, f"Labels: {short_repr(labels)}.")

@@ -53,7 +53,7 @@ class Report:
                 self.document = document = parse(stream.read(MAX_BYTES + 1))
         except (OSError, ValueError) as error:  # ValueError: a null character in the name
             what = str(error.strerror) if isinstance(error, OSError) else "not a valid file name"
-            raise RecipeError(self.name, f"cannot be read: {what}") from error
+            raise RecipeError(self.name, f"cannot be read: {what}", "Check the path.") from error
         self.read(document)
         data: Any = document.data
         if isinstance(data, dict):
@@ -91,7 +91,11 @@ class Report:
         if self._problems:
             ordered = [problem for _, problem in sorted(self._problems, key=itemgetter(0))]
             rest = len(ordered) - MAX_PROBLEMS
-            more = [Problem(self.name, f"and {counted(rest, 'more problem')}")] if rest > 0 else []
+            more = (
+                [Problem(self.name, f"and {counted(rest, 'more problem')}", "Fix these first.")]
+                if rest > 0
+                else []
+            )
             raise RecipeError(ordered[:MAX_PROBLEMS] + more)
 
     def _move(self, path: KeyPath, place: int | str) -> None:

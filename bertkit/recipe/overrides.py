@@ -8,6 +8,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,7 +16,7 @@ from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import Rows, RowsFolder
 from bertkit.recipe.fields import Sections, Several
 from bertkit.recipe.key_problems import Report
-from bertkit.recipe.training_arguments import DECIDED, training_fields
+from bertkit.recipe.training_arguments import DECIDED, WARMUP, training_fields
 from bertkit.recipe.yaml import MAX_DEPTH, parse
 from bertkit.sections import MEMORY
 from bertkit.tasks import find_task
@@ -25,27 +26,41 @@ from bertkit.validation import KeyProblem, describe, did_you_mean, fields_at, un
 
 # in the order in which a misplaced key is looked up
 _SECTIONS = "distillation task model data early_stopping peft freeze hub batching".split()
-SCRIPTS = {  # arguments of transformers' scripts -> what to write here
-    "max_seq_length": "model.max_length",
-    "model_name_or_path": "model.name",
-    "model_revision": "model.revision",
-    "dataset_name": "data.source",
-    "dataset_config_name": "data.subset",
-    "train_file": "data.source.train",
-    "validation_file": "data.source.validation",
-    "test_file": "data.source.test",
-    **dict.fromkeys(("text_column", "text_column_name", "label_column", "label_column_name"), "data.columns"),
-    "max_train_samples": "data.limit.train",
-    "max_eval_samples": "data.limit.validation",
-    "task_name": "task.name",
-    "doc_stride": "task.stride",
-    "epochs": "training.num_train_epochs",
-    "batch_size": "training.per_device_train_batch_size",
-    "lr": "training.learning_rate",
-    "pos_weight": "task.class_weights",
-    "modules_to_save": "remove it; the head is always trained in full and saved with the adapter",
+SCRIPTS = {  # arguments of transformers' scripts, and short names -> what to write here
+    key: home
+    for home, keys in {
+        "model.max_length": "max_seq_length max_seq_len max_len sequence_length",
+        "model.name": "model_name_or_path model_name base_model pretrained checkpoint encoder",
+        "model.revision": "model_revision",
+        "data.source": "dataset_name dataset data_files file path",
+        "data.subset": "dataset_config_name",
+        "data.source.train": "train_file",
+        "data.source.validation": "validation_file",
+        "data.source.test": "test_file",
+        "data.columns": "text_column text_column_name label_column label_column_name",
+        "data.validation": "validation_split val_split val_size eval_size",
+        "data.test": "test_split test_size",
+        "data.limit.train": "max_train_samples",
+        "data.limit.validation": "max_eval_samples",
+        "task.name": "task_name",
+        "task.stride": "doc_stride",
+        "task.class_weights": "pos_weight",
+        "training.num_train_epochs": "epochs num_epochs n_epochs max_epochs",
+        "training.per_device_train_batch_size": "batch_size batch train_batch_size",
+        "training.learning_rate": "lr",
+        "training.gradient_accumulation_steps": "accumulation_steps grad_accum",
+        "training.lr_scheduler_type": "scheduler lr_scheduler",
+        "training.optim": "optimizer",
+        WARMUP: "warmup warmup_ratio",
+        "early_stopping.patience": "early_stopping_patience",
+        "Write peft: {r: 8}.": "lora",
+        "Remove it; labels are read from the data.": "num_labels id2label label2id",
+        "Remove it; the head is always trained in full and saved with the adapter.": "modules_to_save",
+    }.items()
+    for key in keys.split()
 }
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments
+_SHOWS = "Leave it out: only stated keys can be deleted."
 _UNSTORED = "not stored yet"  # the fingerprint of rows while the recipe is checked
 _NAMED = {"task": (), "model": ("config", "tokenizer", "revision")}  # section -> keys that go with its name
 
@@ -63,28 +78,29 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
     delete = left.strip().startswith("~")
     path = tuple(word.strip() for word in left.strip().removeprefix("~").split("."))
     if re.search(r"[\ud800-\udfff]", override):
-        return "not UTF-8 text", ""
+        return "not UTF-8 text", "Write it in UTF-8."
     if not all(path):
-        return "no key", "write key=value, key.sub=value or ~key"
+        return "no key", "Write key=value, key.sub=value or ~key."
     if len(path) > MAX_DEPTH:
-        return f"more than {MAX_DEPTH} levels deep", ""
+        return f"more than {MAX_DEPTH} levels deep", "Use fewer levels."
     if delete and values:
-        return "a deletion has no value", f"write ~{dotted(path)}"
+        return "a deletion has no value", f"Write ~{dotted(path)}."
     if not delete and not values:
-        return "no `=`", f"write {dotted(path)}=value, or ~{dotted(path)} to delete it"
+        return "no `=`", f"Write {dotted(path)}=value, or ~{dotted(path)} to delete it."
     for depth, key in enumerate(path[:-1], start=1):
         here = dotted(path[:depth])
         if delete and key not in data:
-            return f"{here}: not in the recipe{did_you_mean(key, data)}", ""
+            return f"{here}: not in the recipe{did_you_mean(key, data)}", _SHOWS
         if not delete and data.get(key) is None:
             data[key] = {}
             report.read(parse(""), path[:depth], override)
         if not isinstance(data[key], dict):
-            what = f"{here} is {describe(data[key])}, so it has no `{path[depth]}`"
-            return what, "" if delete else f"override all of it: {here}=VALUE"
+            whole = reduce(lambda value, key: f"{{{key}: {value}}}", reversed(path[depth:]), *values or "")
+            fix = f"Delete all of it: ~{here}" if delete else f"Replace all of it: '{here}={whole}'"
+            return f"{here}: expected a mapping, found {describe(data[key])}", fix
         data = data[key]
     if delete and path[-1] not in data:
-        return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", ""
+        return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", _SHOWS
     document = parse("".join(values))
     if delete:
         del data[path[-1]]
@@ -143,7 +159,7 @@ def fill_sections(stated: Json, values: Record, report: Report) -> None:
         section, *others = homes.get(name, [""])
         if others:
             examples = " or ".join(f"{section}={{{name!r}: …}}" for section in homes[name])
-            report.add(KeyProblem((name,), "a key of several sections", f"Name the section: {examples}."))
+            report.add(KeyProblem((name,), "a key of several sections", f"Choose the section: {examples}."))
         elif not section:
             report.add(unknown_key((name,), [*top, *SHORT, *homes], SCRIPTS))
         else:

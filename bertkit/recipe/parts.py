@@ -18,6 +18,7 @@ from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import SCRIPTS, options_of, sections_of_keys
 from bertkit.recipe.plain_data import resolve_paths, without
 from bertkit.recipe.training_arguments import check_training
+from bertkit.recipe.yaml import written
 from bertkit.sections import MEMORY, ModelSpec
 from bertkit.tasks import all_tasks, find_task, get_task, task_names
 from bertkit.tasks.base import TaskOptions
@@ -28,11 +29,11 @@ from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 _RESERVED = sorted({MEAN, "adapter", "checkpoints", "data", "logs", "model", "predictions"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _OF_ONE = {  # sections of a recipe of one task -> what to do without them
-    **dict.fromkeys(("task", "data"), "each task has its own, in `tasks`: {NAME: {task: …, data: …}}"),
-    "folds": "remove it, or cross-validate one task by itself",
-    "distillation": "remove it, or distil one task by itself",
-    "hub": "remove it; afterwards: bertkit push RUN/NAME OWNER/MODEL",
-    "expected": "each task has its own: tasks: {NAME: {expected: …}}",
+    **dict.fromkeys(("task", "data"), "Move it into each task: tasks: {NAME: {task: …, data: …}}."),
+    "folds": "Remove it, or cross-validate one task by itself.",
+    "distillation": "Remove it, or distil one task by itself.",
+    "hub": "Remove it; after training: bertkit push RUN/NAME OWNER/MODEL.",
+    "expected": "Move it into each task: tasks: {NAME: {expected: …}}.",
 }
 SHARED = [name for name in Sections.model_fields if name not in _OF_ONE]
 # of `training`; checkpointing by both of its names in transformers 5
@@ -114,7 +115,7 @@ def _check_several(sections: Json) -> Iterator[KeyProblem]:
     have.
     """
     for name in sections.keys() & _OF_ONE.keys():
-        yield KeyProblem((name,), "has no place in a recipe of several tasks", _OF_ONE[name])
+        yield KeyProblem((name,), "is not a key of a recipe of several tasks", _OF_ONE[name])
     invalid = validate(Several, {name: v for name, v in sections.items() if name not in (*SHARED, *_OF_ONE)})
     yield from (problem for problem in invalid if not {*problem.path[2:3]} & {*_OWN, *_OF_PART})
     entries = mapping(sections.get("tasks"))
@@ -123,25 +124,27 @@ def _check_several(sections: Json) -> Iterator[KeyProblem]:
     for name, entry in entries.items():
         task = mapping(mapping(entry).get("task"))
         if not _NAME.fullmatch(name) or name.lower() in _RESERVED:
-            what = "is not a name of a task, which is a folder of the run"
-            fix = f"letters, digits, - and _, at most 64, and not one of {', '.join(_RESERVED)}"
+            what = "is not a valid name of a task, which becomes a folder of the run"
+            fix = f"Use at most 64 letters, digits, - and _, and none of {', '.join(_RESERVED)}."
             yield KeyProblem(("tasks", name), what, fix)
         if (kind := find_task(task.get("name"))) and not kind.shares_encoder:
-            fix = f"known here: {', '.join(other.name for other in all_tasks() if other.shares_encoder)}"
-            yield KeyProblem(("tasks", name, "task", "name"), f"{kind.name} is trained by itself", fix)
+            fix = f"Known here: {', '.join(other.name for other in all_tasks() if other.shares_encoder)}."
+            yield KeyProblem(
+                ("tasks", name, "task", "name"), f"{kind.name} cannot share an encoder with other tasks", fix
+            )
         if task.get("method") is not None:
-            what = "several tasks are trained in one way, by fine-tuning everything"
-            yield KeyProblem(("tasks", name, "task", "method"), what, "remove it")
+            what = "several tasks are always fine-tuned in full"
+            yield KeyProblem(("tasks", name, "task", "method"), what, "Remove it.")
     for name in sorted(mixing.keys() ^ entries.keys()) if isinstance(sections.get("mixing"), dict) else ():
         what = f"no task of this name{did_you_mean(name, entries)}" if name in mixing else "missing"
-        yield KeyProblem(("mixing", name), what, f"a weight for each of the tasks: {', '.join(entries)}")
+        yield KeyProblem(("mixing", name), what, f"Write a weight for each task: {', '.join(entries)}.")
     for name in _REFUSED:
         if training.get(name):
-            yield KeyProblem(("training", name), "is not available for several tasks", "remove it")
+            yield KeyProblem(("training", name), "is not supported for several tasks", "Remove it.")
     best = training.get("metric_for_best_model", MEAN)
     if best != MEAN and best not in entries:
-        what = f"expected {MEAN!r}, or a task, found {short_repr(best)}"
-        yield KeyProblem(("training", "metric_for_best_model"), what, f"tasks: {', '.join(entries)}")
+        what = f"expected {MEAN!r} or a task, found {short_repr(best)}"
+        yield KeyProblem(("training", "metric_for_best_model"), what, f"Tasks: {', '.join(entries)}.")
 
 
 def _check_one(
@@ -159,6 +162,13 @@ def _check_one(
     problems = [*_task_problems(data, report.home / name)]
     kind = options or TaskOptions
     homes = SCRIPTS | {key: names[0] for key, names in sections_of_keys(kind).items() if not names[1:]}
+    if options:
+        columns = get_task(data["task"]["name"]).schema.columns
+        stated = {key: value for key, value in mapping(data.get("data")).items() if key in columns}
+        example = f"columns: {written(stated, flow=True).strip()}"
+        homes |= dict.fromkeys(
+            (f"data.{key}" for key in columns), f"Columns are mapped under data: {{{example}}}."
+        )
     invalid = validate(Sections, data, {"task": kind}, homes)
     # without a task its options cannot be checked
     problems += [problem for problem in invalid if not problems or problem.path[:1] != ("task",)]
@@ -187,7 +197,7 @@ def _task_problems(data: Json, run: Path) -> Iterator[KeyProblem]:
     name = task.get("name")
     if not isinstance(name, str):
         what = "missing" if "name" not in task else f"expected text, found {describe(name)}"
-        yield KeyProblem(("task", "name"), what, f"known: {', '.join(task_names())}")
+        yield KeyProblem(("task", "name"), what, f"Known: {', '.join(task_names())}.")
         return
     config = run / "model" / "config.json"
     stated = mapping(mapping(read_json(config)).get("bertkit")) if config.is_file() else {}

@@ -67,7 +67,11 @@ def resolve_paths(
             reduce(getitem, path[:-1], root)[path[-1]] = absolute
         elif is_path:
             kind = "file or folder" if is_data else "folder"
-            yield KeyProblem(path, f"no {kind} '{escape_controls(absolute)}'{_similar(absolute)}")
+            yield KeyProblem(
+                path,
+                f"no {kind} '{escape_controls(absolute)}'{_similar(absolute)}",
+                "Check the path: a relative one begins at the recipe's folder.",
+            )
 
 
 def _similar(missing: str) -> str:

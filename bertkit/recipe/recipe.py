@@ -109,8 +109,8 @@ def read(
     fill_sections(stated, plain, report)
     apply_overrides(stated, overrides, report)
     if "tasks" in stated and not several:
-        fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"
-        report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
+        fix = "Use one of its tasks: RUN/NAME."
+        report.add(KeyProblem(("tasks",), "expected a recipe of one task, found several tasks", fix))
         report.raise_if_any()
     checked = check_parts(stated, report, check_files, own_metrics)
     for name, splits in {**origin.rows, **more}.items():
@@ -220,8 +220,8 @@ def parse_layout(overrides: Sequence[str]) -> DataSpec:
     if other := spec.model_fields_set.difference(LAYOUT, ["source"]):
         raise RecipeError(
             f"override data.{min(other)}",
-            f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}",
-            "Columns have an argument of their own.",
+            f"only the layout of the file can be set here: {', '.join(f'data.{name}' for name in LAYOUT)}",
+            "Map columns by the option for columns.",
         )
     return spec
 
@@ -281,7 +281,7 @@ def _source(source: Any) -> _Source:
     )
     home = file.absolute().parent if in_folder else Path()
     report = Report(escape_controls(str(file)), home)
-    fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
+    fix = "Start with `task:`, `model:` and `data:`, or with a copy: bertkit copy quickstart my.yaml."
     try:
         return _Source(report.read_file(file, "recipe", fix), {}, report)
     except RecipeError as error:
@@ -291,5 +291,5 @@ def _source(source: Any) -> _Source:
         raise RecipeError(
             report.name,
             f"no such recipe or task{did_you_mean(file.name, [*task_names(), *shipped, *near])}",
-            f"tasks: {', '.join(task_names())}; shipped recipes: {', '.join(shipped) or 'none'}",
+            f"Tasks: {', '.join(task_names())}. Shipped recipes: {', '.join(shipped) or 'none'}.",
         ) from None

@@ -27,26 +27,27 @@ from bertkit.sections import Section, TrainingKeys
 from bertkit.text import Json, Record, short_repr
 from bertkit.validation import KeyProblem, unknown_key, validate
 
-_SECRET = "; never write secrets into a recipe"
-_HUB = "remove it; `bertkit push RUN` uploads a run"
+_SECRET = " Never write secrets into a recipe."
+_HUB = "Remove it; `bertkit push RUN OWNER/MODEL` uploads a run."
+WARMUP = "Use `training.warmup_steps`: a value below 1 is a share of all steps."
 
 
 # fields of TrainingArguments that a recipe cannot set -> what to do instead
 DECIDED = {
     name: answer
     for answer, names in {
-        "remove it; the folder is an argument of train": "output_dir",
-        "remove it; to resume is an argument of train": "resume_from_checkpoint",
-        "remove it; the commands `bertkit train`, `evaluate` and `predict` decide it": (
+        "Remove it; the folder is an argument of train.": "output_dir",
+        "Remove it; whether to resume is an argument of train.": "resume_from_checkpoint",
+        "Remove it; the command decides it: `bertkit train`, `evaluate` or `predict`.": (
             "do_train do_eval do_predict"
         ),
         _HUB: "push_to_hub hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
         _HUB + _SECRET: "hub_token",
-        "remove it, and write `seeds: [{value}]` at the top of the recipe": "seed data_seed",
+        "Remove it, and write `seeds: [{value}]` at the top of the recipe.": "seed data_seed",
         (
-            "remove it, or write checkpoints: best or none; no run resumes without the optimizer"
+            "Remove it, or write checkpoints: best or none; without the optimizer no run resumes."
         ): "save_only_model",
-        "remove it; the task, the device and bertkit's trainer settle it": (
+        "Remove it; the task, the device and bertkit's trainer settle it.": (
             "train_sampling_strategy length_column_name remove_unused_columns label_names "
             "prediction_loss_only batch_eval_metrics include_for_metrics eval_do_concat_batches "
             "eval_accumulation_steps eval_use_gather_object dataloader_drop_last dataloader_in_order "
@@ -55,7 +56,7 @@ DECIDED = {
             "logging_nan_inf_filter use_liger_kernel liger_kernel_config use_cache parallelism_config "
             "local_rank ignore_data_skip"
         ),
-        "remove it, and start the run with torchrun, which trains on every GPU": "deepspeed fsdp fsdp_config",
+        "Remove it, and start with torchrun, which trains on every GPU.": "deepspeed fsdp fsdp_config",
     }.items()
     for name in names.split()
 }
@@ -63,13 +64,13 @@ DECIDED = {
 # fields that the installed transformers may lack or deprecate -> today's; others get the most similar name
 _RENAMED = {
     "evaluation_strategy": "training.eval_strategy",
-    "group_by_length": "remove it; batches are always of rows of similar length",
+    "group_by_length": "Remove it; batches are always of rows of similar length.",
     "gradient_checkpointing": "training.activation_checkpointing",
     "gradient_checkpointing_kwargs": "training.activation_checkpointing_kwargs",
     "no_cuda": "training.use_cpu",
-    "warmup_ratio": "training.warmup_steps",
+    "warmup_ratio": WARMUP,
 }
-_ALL = "the JSON Schema of recipes lists the keys, those of the installed transformers.TrainingArguments"
+_ALL = "The JSON Schema of recipes lists the keys, those of the installed transformers.TrainingArguments."
 
 _SHARE = ("label_smoothing_factor", "adam_beta1", "adam_beta2")
 # bound of pydantic -> fields
@@ -108,7 +109,7 @@ def training_fields() -> Mapping[str, TrainingField]:
     """
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
-        raise UserError("transformers is not installed; install bertkit with pip, which brings it")
+        raise UserError("", "transformers is not installed", "pip install bertkit")
     sources = [Path(__file__), *sorted(Path(spec.origin).parent.glob("train*.py"))]
     libraries = [name for name in ("accelerate", "torch", "transformers") if importlib.util.find_spec(name)]
     key = [*map(sha256, sources), *map(version, libraries)]

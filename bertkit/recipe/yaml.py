@@ -131,15 +131,18 @@ _Plain.add_representer(str, _Plain.represent_str)
 
 # message of the parser -> message for people, fix
 _MESSAGES = (
-    ("'\\t'", "a tab in the indentation", "indent with spaces"),
-    ("<document start>", "this does not belong to the lines above", "check the indentation"),
-    ("<block", "this does not belong to the lines above", "check quotes, brackets and the indentation"),
+    ("'\\t'", "a tab in the indentation", "Indent with spaces."),
+    ("<document start>", "this does not belong to the lines above", "Check the indentation."),
+    ("<block", "this does not belong to the lines above", "Check quotes, brackets and the indentation."),
     (
         "mapping values are not allowed",
         "a `:` where no key is possible",
-        "put quotes around text that contains `: `, or look for a missing `:` in the line above",
+        "Put quotes around text that contains `: `, or look for a missing `:` in the line above.",
     ),
 )
+
+
+_CHECK = "Check quotes, brackets and the indentation."
 
 
 def _short(name: str) -> str:
@@ -164,17 +167,17 @@ class _Reader:
 
     def document(self, content: bytes) -> Any:
         if len(content) > MAX_BYTES:
-            self.stop(f"more than {MAX_BYTES // 1024} KB of text")
+            self.stop(f"more than {MAX_BYTES // 1024} KB of text", "Check that the file is a recipe.")
         try:
             self.text = content.decode("utf-8-sig")
             self.events = self.numbered(YAML(typ="safe", pure=True).parse(self.text))
             return self.only_document()
         except UnicodeDecodeError as error:
             self.line = error.object.count(b"\n", 0, error.start) + 1
-            self.stop(f"byte 0x{error.object[error.start]:02x} is not UTF-8 text", "save the file as UTF-8")
+            self.stop(f"byte 0x{error.object[error.start]:02x} is not UTF-8 text", "Save the file as UTF-8.")
         except ReaderError as error:
             self.line = self.text.count("\n", 0, error.position) + 1
-            self.stop(f"control character U+{ord(self.text[error.position]):04X}")
+            self.stop(f"control character U+{ord(self.text[error.position]):04X}", "Remove it.")
         except (YAMLError, ValueError, OverflowError) as error:
             # ValueError, OverflowError: ruamel.yaml hands "\U00110000" and `%YAML 1.<5000 digits>` to Python
             # unchecked
@@ -187,7 +190,7 @@ class _Reader:
 
     def syntax_fault(self, error: Exception) -> tuple[str, str]:
         if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
-            return f"YAML syntax: {str(error)[:200]}", ""
+            return f"YAML syntax: {str(error)[:200]}", _CHECK
         self.line = error.problem_mark.line + 1
         problem = " ".join(str(error.problem).split()).replace("'<stream end>'", "the end of the text")
         for message, what, fix in _MESSAGES:
@@ -196,7 +199,7 @@ class _Reader:
         start = error.context_mark.line + 1 if error.context_mark is not None else self.line
         return f"YAML syntax: {problem[:200]}" + (
             f" (started in line {start})" if start != self.line else ""
-        ), ""
+        ), _CHECK
 
     def only_document(self) -> Any:
         data = None
@@ -205,9 +208,11 @@ class _Reader:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self.stop("a second document", "a file holds one recipe: remove everything from `---` on")
+                    self.stop(
+                        "a second document", "Remove everything from `---` on: a file holds one recipe."
+                    )
                 if event.version not in (None, (1, 2)):
-                    self.fault("%YAML: recipes are YAML 1.2", "remove the line")
+                    self.fault("%YAML: recipes are YAML 1.2", "Remove the line.")
             elif isinstance(event, NodeEvent):
                 data = self.node(event, ())
         return data
@@ -230,17 +235,17 @@ class _Reader:
     def node(self, event: Any, path: KeyPath) -> Any:
         if isinstance(event, AliasEvent):
             return self.spoil(
-                path, f"alias *{_short(event.anchor)}: recipes have no aliases", "write the value itself"
+                path, f"alias *{_short(event.anchor)}: recipes have no aliases", "Write the value itself."
             )
         if event.anchor:
-            self.fault(f"anchor &{_short(event.anchor)}: recipes have no aliases", "remove it")
+            self.fault(f"anchor &{_short(event.anchor)}: recipes have no aliases", "Remove it.")
         if event.tag is not None:
             name = event.tag.replace("tag:yaml.org,2002:", "!!", 1)
-            self.spoil(path, f"tag {_short(name)}: a recipe is data and names no types", "remove the tag")
+            self.spoil(path, f"tag {_short(name)}: a recipe is data and names no types", "Remove the tag.")
         if isinstance(event, ScalarEvent):
             return self.scalar(event, path)
         if len(path) >= MAX_DEPTH:
-            self.stop(f"more than {MAX_DEPTH} levels deep")
+            self.stop(f"more than {MAX_DEPTH} levels deep", "Use fewer levels.")
         return self.mapping(path) if isinstance(event, MappingStartEvent) else self.sequence(path)
 
     def sequence(self, path: KeyPath) -> list[Any]:
@@ -263,7 +268,7 @@ class _Reader:
             here = (*path, "?" if key is None else key)
             if key in items:
                 self.fault(
-                    f"{dotted(here)}: written twice, in lines {self.lines[here]} and {line}", "keep one"
+                    f"{dotted(here)}: written twice, in lines {self.lines[here]} and {line}", "Keep one."
                 )
             self.lines.setdefault(here, line)
             value = self.node(next(children), here)
@@ -278,21 +283,23 @@ class _Reader:
         self.node(event, (*path, "?"))
         self.line = line
         if isinstance(event, CollectionStartEvent):
-            self.fault("a key is a list or a mapping", "write a word as key")
+            self.fault("a key is a list or a mapping", "Write a word as key.")
         elif isinstance(event, ScalarEvent) and not event.value and event.implicit[0]:
-            self.fault("a key is empty", "write a word before the `:`")
+            self.fault("a key is empty", "Write a word before the `:`.")
         return str(event.value) if len(self.faults) == faults else None
 
     def scalar(self, event: Any, path: KeyPath) -> Any:
         text = str(event.value)
         self.spans[path] = (event.start_mark.index, event.end_mark.index)
         if unusable := _UNUSABLE.search(text):
-            return self.spoil(path, f"control character U+{ord(unusable[0]):04X}")
+            return self.spoil(path, f"control character U+{ord(unusable[0]):04X}", "Remove it.")
         if not event.implicit[0]:
             return text
         if len(text) > MAX_DIGITS and _DIGITS.fullmatch(text):
-            return self.spoil(path, f"a number of {len(text)} digits")
+            return self.spoil(
+                path, f"a number of {len(text)} digits", "Put quotes around it, or write fewer."
+            )
         value = plain(text)
         if isinstance(value, float) and not math.isfinite(value):
-            return self.spoil(path, f"{short_repr(text)} is not a finite number")
+            return self.spoil(path, f"{short_repr(text)} is not a finite number", "Write a finite number.")
         return value

@@ -154,7 +154,7 @@ def leaderboard(facts: Facts) -> str:
         raise ModelError(
             f"{facts.name}/recipe.yaml",
             "hub.benchmark needs scores on test",
-            "Name the benchmark's split in data.splits: {test: …}, and train again; or remove hub.benchmark.",
+            "Map the benchmark's split, data.splits: {test: …}, and train again; or remove hub.benchmark.",
         )
     entry = EvalResultEntry(
         dataset_id=str(data.source),

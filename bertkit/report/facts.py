@@ -91,8 +91,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     UserError if a file is damaged.
     """
     run = Run(Path(folder))
-    if not run.finished:
-        raise ModelError(run.folder, "is not a finished run: it has no results.json", "Resume its training.")
+    run.require_finished()
     recipe = run.recipe
     results = _mapping(run.folder / "results.json", RESULTS)
     settings = _mapping(run.model / "config.json", ("bertkit",))["bertkit"]
@@ -184,7 +183,7 @@ def local_paths(recipe: Recipe) -> list[str]:
 def _mapping(path: Path, required: Iterable[str]) -> Record:
     """The mapping in a JSON file, which must have the required keys."""
     if not path.is_file():
-        raise ModelError(path, "is missing", "The run folder is incomplete: train it again.")
+        raise ModelError(path, "is missing", "Restore the file from a copy, or train the run again.")
     value = read_json(path)
     stated = value if isinstance(value, Mapping) else {}
     if missing := [Problem(str(path), f"lacks `{name}`", EDITED) for name in required if name not in stated]:

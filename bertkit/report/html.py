@@ -88,7 +88,7 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
     ''
     """
     if len(runs) < 2:
-        raise UserError("runs", "one run cannot be compared", "Name two or more.")
+        raise UserError("runs", "expected two runs or more, found one", "Add another run.")
     path = Path(output or "comparison.html")
     facts = []
     for folder in runs:

@@ -107,7 +107,7 @@ def index(
         encoder = dual_encoder(fspath(source))
         opened = Store.open(store, encoder)
     if opened is None:
-        raise UserError("", "nothing to do", "Pass documents to add or delete.")
+        raise UserError("", "nothing to do", "Pass documents to add or to delete.")
     deleted = opened.delete(delete)
 
     def renamed(row: Record) -> Json:
@@ -170,7 +170,7 @@ def searcher(
         if model:
             raise
         moved = Problem(
-            store, f"was made with {files.name}", "If that model was moved, pass its new path as `model`."
+            store, f"was made with {files.name}", "If that model was moved, pass its new folder: model."
         )
         raise ModelError([*error.problems, moved]) from error
     opened.require(encoder.files)

@@ -56,7 +56,7 @@ def read_documents(rows: Iterable[tuple[str, Record]], seen: FirstSeen) -> Itera
         new, other = seen.add(document.id, document.hash, where)
         if other is not None:
             what = f"the id {short_repr(document.id)} has other contents at {other}"
-            problems.add(where, what, "Use a different id for each document, or leave out the outdated one.")
+            problems.add(where, what, "Use unique ids, or leave out the outdated document.")
         elif new and not problems:
             batch.append(document)
             pages += 1 + len(document.text) // _PAGE
@@ -102,7 +102,7 @@ def _document(where: str, row: Record, problems: Problems) -> Document | None:
     except ValueError as error:
         wrong.append(f"its `id` {error}")
     if not wrong and not name.strip():
-        wrong.append(f"its `id`: expected a text or a whole number, found {short_repr(identifier)}")
+        wrong.append(f"`id`: expected text or a whole number, found {short_repr(identifier)}")
     if "text" not in row:
         wrong.append(f"has no column `text`; it has {', '.join(map(str, row)) or 'nothing'}")
     for column, value in (("title", title), ("text", text)):

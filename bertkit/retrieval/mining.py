@@ -18,6 +18,7 @@ from bertkit.files import require_suffix, written_aside
 from bertkit.inference.progress import progress
 from bertkit.retrieval.vector_models import DualEncoder, dual_encoder
 from bertkit.text import Json
+from bertkit.validation import did_you_mean
 
 # documents, and scores, in memory at a time
 BLOCK = 4096
@@ -63,11 +64,13 @@ def mine(
     folder = Path(data)
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
-        raise DataError("", f"count must be at least 1 (got {count}), skip at least 0 (got {skip})")
+        what = f"count must be at least 1 (found {count}), skip at least 0 (found {skip})"
+        raise DataError("", what)
     beir = read_beir(folder)
     model = dual_encoder(fspath(source))
     if split not in beir.qrels:
-        raise DataError(folder, f"no {split} split", f"Choose one of {', '.join(beir.qrels)}.")
+        what = f"no split {split!r}{did_you_mean(split, beir.qrels)}"
+        raise DataError(folder, what, f"Splits: {', '.join(beir.qrels)}.")
     judged = beir.qrels[split]
     texts = {name: text for name, text in beir.corpus.items() if text}
     # A text that answers does so under any id. A query that is itself a document is not its own negative.
@@ -91,8 +94,8 @@ def mine(
         if not (rows and any(mined)):
             raise DataError(
                 folder,
-                f"{split}: no query has a relevant document and another one after the {skip:,} skipped",
-                "Skip fewer, or judge more.",
+                f"{split}: no query has both a relevant document and another after the {skip:,} skipped",
+                "Skip fewer documents, or judge more.",
             )
     return Mined(rows, len(mined), sum(number < count for number in mined), idle)
 

@@ -68,7 +68,7 @@ def search(
     store.require(store.made_with)  # it may have been replaced
     ranked = _Ranked(store, _unit(query, vector), to_sql(filter or {}, store.columns), timeout)
     if top_k < 1:
-        raise DataError("top_k", f"must be at least 1, got {top_k}")
+        raise DataError("top_k", f"must be at least 1, found {top_k}")
     if not (size := len(store)):
         raise StoreError(store.uri, "the store is empty", "Index documents first.")
     wide = max(top_k, CANDIDATES) if hybrid or rerank else top_k

@@ -53,7 +53,7 @@ class Store:
             if encoder is None:
                 raise DataError(absent)
             if local.is_file() or (local.is_dir() and any(local.iterdir())):
-                raise DataError(uri, "exists, and is not a store", "Choose a new folder.")
+                raise DataError(uri, "exists, and is not a store", "Use a new folder.")
         os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for developers
         with extras_required():
             import lancedb
@@ -241,6 +241,6 @@ def _made_with(uri: str, table: Any) -> ModelFiles:
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             uri,
-            f"does not state its model, or was written by another version of bertkit ({error})",
+            f"has no record of its model, or is of another version of bertkit ({error})",
             "Index the documents into a new folder.",
         ) from error

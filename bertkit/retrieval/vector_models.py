@@ -74,8 +74,8 @@ def unit_vectors(vectors: Any, texts: Sequence[str]) -> Vectors:
     if len(bad):
         raise ModelError(
             "the model",
-            f"its vector is 0, NaN or infinite for the text {short_repr(texts[bad[0]])}",
-            "The model is damaged or its training diverged: use another, or train it again.",
+            f"its vector is 0 or not finite for the text {short_repr(texts[bad[0]])}",
+            "The model is damaged, or training diverged: train it again with a lower learning rate.",
         )
     floats /= lengths
     return floats
@@ -101,7 +101,9 @@ def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
     def predictor() -> Predictor:
         loaded = load_vectors(model, None)
         if key["model"] != fingerprint(folder):
-            raise ModelError(model, "its files have changed in the meantime", "Run the same command again.")
+            raise ModelError(
+                model, "its files have changed since it was loaded", "Run the same command again."
+            )
         return loaded
 
     return lambda texts: cached(texts, lambda new: predictor().encode(new, side), key=key)
@@ -112,7 +114,7 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     predictor = load_as("text-ranking", model)
     if not predictor.task.ranks:
         raise ModelError(
-            model, f"a model for {predictor.task.name} does not rank texts", "Use one for text-ranking."
+            model, f"a model for {predictor.task.name} does not rank texts", "Use a model for text-ranking."
         )
 
     def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
@@ -132,7 +134,7 @@ def require_vectors(predictor: Predictor, model: str) -> Predictor:
     if not predictor.task.gives("vector"):
         raise ModelError(
             model,
-            f"a model for {predictor.task.name} does not compute vectors of texts",
-            "Use one for sentence-similarity or retrieval.",
+            f"a model for {predictor.task.name} gives no vectors of texts",
+            "Use a model for sentence-similarity or retrieval.",
         )
     return predictor

@@ -67,7 +67,7 @@ class RowReader:
         are read.
         """
         if not isinstance(body, list):
-            raise DataError("rows", f"expected a list, found {short_repr(body)}")
+            raise DataError("rows", f"expected a list, found {short_repr(body)}", "Send a list of rows.")
         if not body:
             return []
         self.limits.require_count(len(body), "rows")

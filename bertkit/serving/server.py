@@ -39,7 +39,7 @@ def read_api_key(file: Path | None) -> str | None:
     try:
         text = file.read_text("ascii") if file else os.environ.get("BERTKIT_API_KEY")
     except OSError as error:
-        raise UserError(where, f"cannot be read: {error.strerror}") from error
+        raise UserError(where, f"cannot be read: {error.strerror}", "Check the path.") from error
     except UnicodeDecodeError:
         text = ""
     if text is not None and not re.fullmatch("[!-~]+", text := text.strip()):
@@ -116,7 +116,7 @@ def run(
         server.run(sockets=[listener])
     if failure := app.state.batcher.failure:
         raise UserError(
-            "the server", f"requests are no longer answered ({failure})", "Restart it and report the log."
+            "the server", f"it stopped answering requests ({failure})", "Restart it and report the log."
         )
     logger.info("all accepted requests are answered")
 

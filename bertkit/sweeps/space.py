@@ -25,17 +25,18 @@ _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
 
 # keys that no trial may change -> why
 FIXED: Mapping[str, str] = {
-    "seeds": (
-        "every trial has the recipe's first seed; `confirm` sets the number of fresh seeds for the winner"
-    ),
-    "data": "scores on other rows cannot be compared",
-    "task.name": "scores of other tasks cannot be compared",
-    "training.metric_for_best_model": "scores by other metrics cannot be compared",
-    "hub": "a trial is not pushed",
+    "seeds": "Remove it: trials have the recipe's first seed; `confirm` sets the number of seeds at the end.",
+    "data": "Remove it: scores on other rows cannot be compared.",
+    "task.name": "Remove it: scores of other tasks cannot be compared.",
+    "training.metric_for_best_model": "Remove it: scores by other metrics cannot be compared.",
+    "hub": "Remove it: trials are not pushed.",
     **dict.fromkeys(
-        ("folds", "verify", "explain", "checkpoints", "expected"), "it changes no score on validation"
+        ("folds", "verify", "explain", "checkpoints", "expected"),
+        "Remove it: it changes no score on validation.",
     ),
 }
+
+_EXAMPLES = "Write {low: 1e-5, high: 1e-4, log: true}, or a list of choices: [16, 32]."
 
 
 class Range(Section):
@@ -109,7 +110,7 @@ def read_space(source: str | Path | Record, recipe: Recipe) -> Variants:
     """
     report = Report("" if isinstance(source, Mapping) else escape_controls(str(source)))
     space: Space = {}
-    fix = "Write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}"
+    fix = "Write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}."
     settings = source if isinstance(source, Mapping) else report.read_file(Path(source), "space", fix)
     if not settings:
         report.add(KeyProblem((), "the space is empty", fix))
@@ -164,10 +165,10 @@ def _distribution(value: Any) -> tuple[BaseDistribution | None, list[KeyProblem]
         return CategoricalDistribution([*dict.fromkeys(map(json.dumps, value))]), []
     if not isinstance(value, dict):
         what = f"expected a range or a list of choices, found {describe(value)}"
-        return None, [KeyProblem((), what, "Write {low: 1e-5, high: 1e-4, log: true}, or [16, 32].")]
+        return None, [KeyProblem((), what, _EXAMPLES)]
     if problems := validate(Range, value):
         return None, problems
     try:
         return Range.model_validate(value).distribution(), []
     except (ValueError, ArithmeticError, UserWarning) as error:
-        return None, [KeyProblem((), first_line(error), "Correct the range.")]
+        return None, [KeyProblem((), first_line(error), _EXAMPLES)]

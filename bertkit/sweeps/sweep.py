@@ -127,10 +127,10 @@ def sweep(
 def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
     numbers = {"trials": trials, "confirm": confirm}
     problems = [
-        Problem(name, f"must be at least 1, got {value}") for name, value in numbers.items() if value < 1
+        Problem(name, f"must be at least 1, found {value}") for name, value in numbers.items() if value < 1
     ]
     if timeout is not None and timeout <= 0:
-        problems.append(Problem("timeout", f"must be more than 0 seconds, got {timeout}"))
+        problems.append(Problem("timeout", f"must be more than 0, found {timeout:g} seconds"))
     if processes.world() > 1:
         problems.append(
             Problem("", "a sweep runs in one process", "Start it without torchrun and accelerate launch.")
@@ -142,7 +142,7 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 def _check_folder(folder: Path) -> None:
     ours = {"data", "recipe.yaml"}  # a killed process may have written these before its study
     if names_in(folder) - ours and not (folder / "study.jsonl").is_file():
-        raise UserError(folder, "is neither empty nor a sweep", "Choose another folder.")
+        raise UserError(folder, "is neither empty nor a sweep", "Use another folder.")
 
 
 def _dry_run(base: Recipe, variants: Variants) -> Job:
@@ -158,7 +158,7 @@ def _dry_run(base: Recipe, variants: Variants) -> Job:
             raise DataError(
                 "data",
                 "no validation split to select by; a sweep does not select by `folds`",
-                "Add one to data.source, or hold one out: data: {validation: 0.1}",
+                "Add one to data.source, or hold one out: data: {validation: 0.1}.",
             )
         return job
 
@@ -173,7 +173,9 @@ def _dry_run(base: Recipe, variants: Variants) -> Job:
                 headline = checked(recipe).task.metrics[0]
             if headline != metric:
                 what = f"is scored by {headline}, the base recipe by {metric}"
-                variants.report.add(KeyProblem(path, what, "Remove it."))
+                variants.report.add(
+                    KeyProblem(path, what, "Remove this value: the scores cannot be compared.")
+                )
         except UserError as error:
             for problem in error.problems:
                 what = f"{problem.where}: {problem.what}".removeprefix(": ")
@@ -190,7 +192,7 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Jso
         raise UserError(
             search.folder,
             f"no trial has a score: {search.metric} is undefined in all of them",
-            "Choose another metric: training.metric_for_best_model=NAME",
+            "Choose another metric: training.metric_for_best_model=NAME.",
         )
     folder = search.folder
     winner = search.study.best_trial
@@ -244,11 +246,7 @@ def _scores(run: Run) -> list[float]:
     """The score of each seed on validation. Raises RecipeError where one is undefined."""
     scores = [seed["headline"] for seed in run.results["seeds"]]
     if None in scores:
-        raise RecipeError(
-            run.folder,
-            "its metric is undefined for some seeds",
-            "Choose another metric: training.metric_for_best_model=NAME",
-        )
+        raise RecipeError(run.folder, "its metric is undefined for some seeds", "Choose another metric.")
     return scores
 
 

@@ -235,14 +235,12 @@ def open_study(file: Path, facts: Record) -> tuple[Study, JournalStorage]:
         AttributeError,
         AssertionError,
     ) as error:  # optuna asserts its codes
-        raise UserError(file, f"is damaged: {error}", "Choose another folder.") from error
+        raise UserError(file, f"is damaged: {error}", "Use another folder.") from error
     before = study.user_attrs
     for name, value in facts.items():
         if before.get(name, value) != value:
             raise UserError(
-                file.parent,
-                f"is a sweep with another {name}",
-                f"Restore the {name}, or choose another folder.",
+                file.parent, f"is a sweep with another {name}", f"Restore the {name}, or use another folder."
             )
         if name not in before:
             study.set_user_attr(name, value)
