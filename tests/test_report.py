@@ -151,7 +151,7 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     )
     ece = scores.get("calibration", {})
     if ece and own.options.get("temperature") is not None:
-        assert f"decisions of validation, {ece['errors']} of them wrong." in page.text
+        assert f"decisions of validation, {ece['errors']} of them incorrect." in page.text
     picture = report_sections.reliability(own)
     after = next(
         (ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None
