@@ -29,7 +29,10 @@ PAPER = 718  # CSS pixels of A4 between margins of 1 cm
 SCRIPT = f"<script>document.title='taken'</script>{'w' * 20}"
 HOSTILE = f"{SCRIPT} <img src=https://example.org onerror=alert(1)> سلام {'long' * 40}"
 LABELS = Case("labels", NAME, {"text": [*TEXTS, HOSTILE] * 4, "label": ["good", "bad", SCRIPT, "bad"] * 9})
-REPORTS = [LABELS, *map(BY_ID.get, ("ner-crf-windows-bioes", "qa-windows-or-none", "retrieval", "regression"))]
+REPORTS = [
+    LABELS,
+    *map(BY_ID.get, ("ner-crf-windows-bioes", "qa-windows-or-none", "retrieval", "regression")),
+]
 PAGES = [*(case.id for case in REPORTS), "comparison", "audit"]
 STOPS = """[...document.querySelectorAll("a[href], button, input, select, summary, [tabindex]")]
     .filter((stop) => stop.checkVisibility())"""
@@ -56,7 +59,13 @@ def pages(tiny_encoder, tmp_path_factory):
     finished(LABELS, tiny_encoder, folder / f"other{HOSTILE[-80:]}", seed=4)
     compare([folder / "labels", folder / f"other{HOSTILE[-80:]}"], folder / "comparison.html")
     rows = [
-        {"location": f"{SCRIPT}.csv:{n}", "text": HOSTILE, "given": SCRIPT, "suggested": "good", "probability": n / 9}
+        {
+            "location": f"{SCRIPT}.csv:{n}",
+            "text": HOSTILE,
+            "given": SCRIPT,
+            "suggested": "good",
+            "probability": n / 9,
+        }
         for n in range(9)
     ]
     figures = {"rows": "36", "rows to check": "9"}
@@ -105,7 +114,7 @@ def width_of(page):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_and_its_data_stay_text(name, opened):
-    for width in (390, 1280):
+    for width in (390, 768, 1280):
         page = opened(name, width)
         page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
         assert width_of(page) == width

@@ -213,10 +213,7 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts):
         "no row with the same texts and target: 3 of one and 3 of other."
     )
     none = compared(first, replace(facts, rows=answered("a", "a", "z")), NAMES)
-    assert (
-        none.verdict
-        == f"one and other cannot be compared: they share no row of {facts.split}."
-    )
+    assert none.verdict == f"one and other cannot be compared: they share no row of {facts.split}."
     assert none.verdict in well_formed(page_of([first, second], [none])).text
     often, twice = (replace(facts, rows=answered(n * "a", n * "a", n * "x")) for n in (3, 2))
     assert compared(often, twice, NAMES).units == "2 rows"

@@ -164,10 +164,7 @@ def labels(recipe: Recipe, rows: Sequence[Row], others: Sequence[Row] = ()) -> S
         column = _schema(recipe).columns[target]
         part = LABELS[column.holds](recipe, rows, target, column.answered)
         counts = Counter(row.get("split", "train") for row in rows)
-        looked = (
-            "Audited rows: "
-            f"{', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
-        )
+        looked = f"Audited rows: {', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
         return replace(part, notes=(looked + OTHERS * bool(others), *part.notes))
     what = f"There is no audit of labels for {recipe.task.name} with these targets"
     return Section("labels", "Labels", f"{what}: their predictions are not label probabilities.")

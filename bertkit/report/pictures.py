@@ -84,9 +84,7 @@ def curves(
         f"{name} from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in list(lines.items())[:8]
     ]
     ends += [f"{name} {value:.3g}" for name, value in baselines.items()]
-    note = ["Ring: the selected checkpoint."] * bool(marked) + [
-        "The axis does not start at 0."
-    ] * cut
+    note = ["Ring: the selected checkpoint."] * bool(marked) + ["The axis does not start at 0."] * cut
     return Picture(title, to_svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", " ".join(note))
 
 
@@ -173,9 +171,7 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
     axes.set(xlim=ends, ylim=ends)
     _legend(figure)
     count = " or ".join(f"{size:,}" for size in sorted(sizes))
-    note = (
-        "On the dotted line, predictions with confidence 0.8 are correct eight times in ten. Each mark is "
-    )
+    note = "On the dotted line, predictions with confidence 0.8 are correct eight times in ten. Each mark is "
     note += (
         f"{count} decisions of similar confidence, with the 95 % Wilson interval of their accuracy. "
         "ECE, as in "
