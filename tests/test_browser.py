@@ -17,7 +17,7 @@ from small import ROOT
 from bertkit.audits.audit import page as audit_page
 from bertkit.audits.parts import Section
 from bertkit.report.examples import write_explanations
-from bertkit.report.html import compare, write_explanations_page, write_report
+from bertkit.report.html import compare, write_report
 from bertkit.tasks import get_task
 
 pytestmark = pytest.mark.rare

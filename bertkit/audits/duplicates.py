@@ -164,8 +164,8 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
         figures={"near-duplicates with different targets": counted(conflicts, "cluster")},
         notes=(
             f"Near-duplicates have vectors with a cosine of at least {THRESHOLD:g}, or are linked "
-            "by a chain of such rows. `cosine` is that with the first row of the cluster. Texts with at least "
-            "half of their tokens unknown to the tokenizer match only equal texts.",
+            "by a chain of such rows. `cosine` is that with the first row of the cluster. Texts with at "
+            "least half of their tokens unknown to the tokenizer match only equal texts.",
         ),
     )
 
