@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := runs/quickstart
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: quickstart test test-all margins lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check release-check downstream image
+.PHONY: quickstart test test-all test-browser margins lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check release-check downstream image
 
 quickstart: $(VENV)/quickstart
 	rm -rf $(RUN)
@@ -19,6 +19,12 @@ test: $(VENV)/dev
 
 test-all: $(VENV)/dev
 	$(PYTEST) --all
+
+# The pages in Chromium, Debian's or Chrome, with the rules of axe-core from npm; skipped with a reason where one is absent.
+AXE := axe-core@4.14.1
+test-browser: $(VENV)/dev
+	[ -e node_modules/axe-core ] || npm install --prefix . --no-save --no-package-lock $(AXE) || true
+	$(PYTEST) --all -n 0 tests/test_browser.py
 
 # Fails where a comparison uses more than a third of its tolerance, as test-avx2 and test-sse do.
 margins: $(VENV)/dev

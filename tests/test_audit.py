@@ -442,7 +442,7 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
 
 
 WRONG = {"validation.jsonl:3", "validation.jsonl:6", "test.jsonl:2"}  # as `small` writes them
-LOOKED = "Rows that were looked at: 16 of train, 10 of validation, 7 of test."
+LOOKED = "Audited rows: 16 of train, 10 of validation, 7 of test."
 
 
 def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(learned, tmp_path):
@@ -460,7 +460,7 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(lea
     words = ["bertkit", "train", f"{run.folder}/recipe.yaml", f"data.relabel={tmp_path}/audit/labels.jsonl"]
     assert shlex.join(words) in unescape(page_of(audit))
     (run.model / "config.json").unlink()
-    assert "looked at: 16 of train.<" in page_of(bertkit.audit(run.folder, tmp_path / "without"))
+    assert "Audited rows: 16 of train.<" in page_of(bertkit.audit(run.folder, tmp_path / "without"))
 
 
 def page_of(audit):
@@ -486,7 +486,7 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(
     if kind == "tags":
         assert "16 of train, 16 of validation, 16 of test." in page_of(audit)
         return
-    assert f"{LOOKED} Those of train are" in page_of(audit)
+    assert f"{LOOKED} Rows of train are" in page_of(audit)
     assert {*audit.frame()["location"]} >= WRONG
     corrected = small.recipe(tmp_path, tiny_encoder, f"data.relabel={folder}/labels.jsonl")
     for split, index in (("validation", 2), ("validation", 5), ("test", 1)):

@@ -283,7 +283,7 @@ def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
     given = read_unlabelled(recipe, tmp_path / "train.jsonl", 3, None)
     part = next_part(recipe, [{"text": "a", "score": 1.0}], given, unit_vectors(recipe.model), None)
     assert part.rows == ()
-    assert "a regression have no probabilities" in part.summary
+    assert "regression predictions have no probabilities" in part.summary
     words = load_recipe("ner-quickstart")
     small.raises(
         RecipeError,

@@ -149,7 +149,7 @@ def test_report_and_card_say_that_the_scores_are_older(run, tmp_path):
     facts = bertkit.Run(run.folder).facts
     assert facts.options["thresholds"] == scored["thresholds"]
     rows = f"24 rows (sha256 {found['sha256'][:16]}…; recall of at least 0.2)"
-    said = f"from before `bertkit calibrate`, which fitted on {rows}"
+    said = f"before `bertkit calibrate`, which fitted new values on {rows}"
     texts = [(run.folder / name).read_text() for name in ("report.html", "model/README.md")]
     for text in texts:
         assert said in text.replace("\\", "").replace("&gt;", ">")

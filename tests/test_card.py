@@ -129,7 +129,7 @@ def test_what_the_text_says(facts, two_seeds):
     assert f"temperature {facts.options['temperature']:.4f}" in text
     validation = facts.results["splits"]["validation"]
     wrong = round((1 - validation["metrics"]["accuracy"]) * validation["rows"])
-    assert f"(fitted on {validation['rows']} decisions of validation, {wrong} of them wrong)" in text
+    assert f"(fitted on {validation['rows']} decisions of validation, {wrong} of them incorrect)" in text
     assert f"```yaml\n{facts.recipe_text}```" in text
     assert re.search(
         rf"^versions.torch +{re.escape(facts.environment['versions']['torch'])}$", text, re.MULTILINE

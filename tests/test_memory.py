@@ -200,7 +200,7 @@ def test_the_run_keeps_the_rows_and_its_recipe_says_so(run):
     assert to_yaml(run.recipe) == text
     card = (run.model / "README.md").read_text()
     assert "datasets:" not in card
-    assert "rows given from Python" in card
+    assert "rows passed from Python" in card
 
 
 def test_everything_that_reads_the_rows_works_in_another_place(run, tmp_path, monkeypatch):

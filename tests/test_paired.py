@@ -179,10 +179,10 @@ def test_rows_are_counted_by_who_is_right(facts):
     second = replace(facts, rows=answered("aaaabbbb", "abbbbaaa"))
     pair = compared(first, second, NAMES)
     assert pair.counts == {
-        "both are right": 2,
-        "only one is right": 3,
-        "both are wrong, with the same answer": 2,
-        "both are wrong, with different answers": 1,
+        "both are correct": 2,
+        "only one is correct": 3,
+        "both are incorrect, with the same answer": 2,
+        "both are incorrect, with different answers": 1,
     }
     assert [(each.where, each.gold, each.answers) for each in pair.every] == [
         ("test.csv:3", "a", ("a", "b")),
@@ -206,17 +206,14 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts):
     second = replace(facts, rows=answered("bacab", "bacab", "xwtsu"))
     tested = replace(second, split="test", results={**second.results, "splits": {"test": second.scores}})
     pair = compared(first, tested, NAMES)
-    assert pair.counts == {"both are right": 2}
+    assert pair.counts == {"both are correct": 2}
     split = f"{facts.split} and test"
     assert pair.rows == (
-        f"Compared on 2 rows of {split} that both runs have answered. Left out, because the other run has "
+        f"Compared on 2 rows of {split} that both runs predicted. Left out, because the other run has "
         "no row with the same texts and target: 3 of one and 3 of other."
     )
     none = compared(first, replace(facts, rows=answered("a", "a", "z")), NAMES)
-    assert (
-        none.verdict
-        == f"one and other cannot be compared: they have answered no row of {facts.split} in common."
-    )
+    assert none.verdict == f"one and other cannot be compared: they share no row of {facts.split}."
     assert none.verdict in well_formed(page_of([first, second], [none])).text
     often, twice = (replace(facts, rows=answered(n * "a", n * "a", n * "x")) for n in (3, 2))
     assert compared(often, twice, NAMES).units == "2 rows"
@@ -296,4 +293,4 @@ def test_the_split_that_all_runs_have_is_compared(runs, tmp_path):
     data["rows"]["test"] = 8
     (both / "data.json").write_text(json.dumps(data))
     _, (pair,) = compare([runs[0], both], tmp_path / "page.html")
-    assert pair.rows == "Compared on 8 rows of validation that both runs have answered."
+    assert pair.rows == "Compared on 8 rows of validation that both runs predicted."

@@ -151,7 +151,7 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     )
     ece = scores.get("calibration", {})
     if ece and own.options.get("temperature") is not None:
-        assert f"decisions of validation, {ece['errors']} of them wrong." in page.text
+        assert f"decisions of validation, {ece['errors']} of them incorrect." in page.text
     picture = report_sections.reliability(own)
     after = next(
         (ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None
@@ -407,9 +407,9 @@ def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(
     best = best_baseline(facts.results, "test")
     low, high = scores["intervals"]["accuracy"]
     said = (
+        own.verdict.text,
         f"accuracy on test {scores['metrics']['accuracy']:.4f} 95 % interval {low:.4f} … {high:.4f} 7 rows",
         f"best baseline: {best.name} {best.score:.4f} {best.does} same rows",
-        own.verdict.text,
         (
             f"{tiny_encoder.name}, fine-tuned for text-classification (single texts, single-label, 2 labels: "
             "bad, good)"
@@ -512,7 +512,7 @@ def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts):
     for picture in (loss, headline):
         assert "seed 1 from" in picture.alt
         assert "seed 2 from" in picture.alt
-    assert "ring" in headline.note
+    assert "Ring" in headline.note
     assert headline.alt.endswith("; majority 0.5; nothing 0.")
     assert "majority" not in loss.alt
     assert len(report_sections.points_of(facts, "loss", 1)) == 4
@@ -794,7 +794,7 @@ def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts):
     found = mistakes.mistakes(with_rows(facts, rows))
     assert [each.row for each in found.every] == [3, 2]
     page = well_formed(report(with_rows(facts, rows))).text
-    assert f"2 of 3 rows of {facts.split} have another answer" in page
+    assert f"2 of 3 rows of {facts.split} the prediction differs" in page
     assert "check the label" not in page
 
 
@@ -952,7 +952,7 @@ def test_the_verdict_says_where_a_metric_without_threshold_disagrees():
             [0.77, 0.83],
             0.9,
             "unclear",
-            "But clearly worse in roc_auc, which no threshold",
+            "But clearly worse in roc_auc, which does not depend on a threshold",
         ),
         (
             better,

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 100  # of a part on the page; its files have all
 OTHERS = (
-    " Those of train are answered by models of the other folds; the others by one model that was not "
-    "trained on them, whose checkpoint and calibration are chosen on validation."
+    " Rows of train are predicted by models of the other folds. All others are predicted by one model that "
+    "was not trained on them; its checkpoint and calibration are chosen on validation."
 )
 LABELS: Mapping[str, Callable[[Recipe, Sequence[Row], str, str], Section]] = {
     "label": single_labels,
@@ -164,13 +164,10 @@ def labels(recipe: Recipe, rows: Sequence[Row], others: Sequence[Row] = ()) -> S
         column = _schema(recipe).columns[target]
         part = LABELS[column.holds](recipe, rows, target, column.answered)
         counts = Counter(row.get("split", "train") for row in rows)
-        looked = (
-            "Rows that were looked at: "
-            f"{', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
-        )
+        looked = f"Audited rows: {', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
         return replace(part, notes=(looked + OTHERS * bool(others), *part.notes))
     what = f"There is no audit of labels for {recipe.task.name} with these targets"
-    return Section("labels", "Labels", f"{what}: no answer is a probability of a label.")
+    return Section("labels", "Labels", f"{what}: their predictions are not label probabilities.")
 
 
 def _others(recipe: Recipe, rows: Sequence[Row], folder: Path, run: Run | None) -> list[Row]:

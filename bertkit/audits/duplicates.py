@@ -163,9 +163,9 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
         columns=("cluster", "problem", "split", "target", "cosine"),
         figures={"near-duplicates with different targets": counted(conflicts, "cluster")},
         notes=(
-            f"Near-duplicates have vectors with a cosine of at least {THRESHOLD:g}, or are joined by others "
-            "that do. `cosine` is that with the first row of the cluster. Texts with at least half of "
-            "their tokens unknown to the tokenizer are compared as they are written.",
+            f"Near-duplicates have vectors with a cosine of at least {THRESHOLD:g}, or are linked "
+            "by a chain of such rows. `cosine` is that with the first row of the cluster. Texts with at "
+            "least half of their tokens unknown to the tokenizer match only equal texts.",
         ),
     )
 

@@ -15,9 +15,8 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.tags import type_of
 
 WHOLE = (
-    " Where a word is doubtful, the model's entities that cover it are suggested; the rest of the sentence "
-    "keeps its tags. Entities that differ only in where one ends and the next of the same type begins are "
-    "not judged."
+    " For a doubtful word, the model's entities that cover it are suggested; the rest of the sentence keeps "
+    "its tags. The boundary between two adjacent entities of the same type is not audited."
 )
 
 

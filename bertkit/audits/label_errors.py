@@ -19,10 +19,10 @@ from bertkit.tasks.class_labels import settle_labels
 FAR_OFF = 3.0  # standard deviations of the error
 NO_ANSWER = "(no answer)"
 ANSWERS = (
-    "A question is listed where the model of the fold that was not trained on it gives an answer that "
-    "shares no word with those in the data, at least as probable as the answers that share one are on "
-    "average; or finds no answer where there is one, at least as probable as that is on average where "
-    "there is none."
+    "Each question is predicted by a model that was not trained on it. A question is listed in two cases. "
+    "The predicted answer shares no word with the gold answers, and is at least as probable as the mean "
+    "predicted answer that does. Or no answer is predicted where there is one, and is at least as probable "
+    "as on average for questions without an answer."
 )
 
 
@@ -75,7 +75,7 @@ def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) 
     decisions = (gold + pairs).ravel()
     best = ((table > 0.5) + pairs).ravel()
     share = wrong_share(decisions, best, guess.ravel(), unit)
-    notes = [METHOD.format("label") + " Each label is judged by itself: a row has it, or does not."]
+    notes = [METHOD.format("label") + " Each label is audited on its own, as present or absent."]
     return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
 
 
@@ -93,8 +93,8 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
 
     ranked = (row for row in np.argsort(-deviations, kind="stable") if deviations[row] > FAR_OFF)
     note = (
-        "A number is listed where it is more than three standard deviations of the error away from what "
-        "the model that was not trained on its row makes of it, by a straight line through all answers."
+        "A number is listed if it is more than three standard deviations of the error away from the "
+        "prediction of a model that was not trained on its row, rescaled by a linear fit to all predictions."
     )
     return to_check([*map(correction, ranked)], len(rows), "number", [note])
 

@@ -27,9 +27,10 @@ from bertkit.vectors.cache import Vectors
 
 TITLE = "Rows to label next"
 NOTE = (
-    "The rows that the model is least sure of, the least sure first: by the difference between the two "
-    "most probable labels, of several labels by the one nearest to 50%, of entities by the mean entropy of "
-    "the words. Of equal texts one is listed. They are not a random sample; do not use them as a test set."
+    "The least confident predictions first. Confidence is the difference between the two most probable "
+    "labels; with several labels per row, the distance of the nearest one from 50%; with entities, the mean "
+    "entropy of the words. Equal texts are listed once. This is not a random sample: do not use it as a "
+    "test set."
 )
 # of tasks for which rows are chosen
 NEEDS_MODEL = {
@@ -67,7 +68,7 @@ def next_part(
         return Section(
             "next",
             TITLE,
-            "No rows are chosen for labelling: the answers of a regression have no probabilities.",
+            "No rows are chosen for labelling: regression predictions have no probabilities.",
         )
     if run is None:
         answers = head_answers(

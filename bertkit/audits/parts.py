@@ -29,14 +29,14 @@ One of train may have its `fold`, one of another split has its `split`.
 """
 Encode = Callable[[Sequence[str]], Vectors]
 METHOD = (
-    "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more "
-    "probable, and if one of the others is as probable as it is on average in the rows that have it "
-    "(confident learning, Northcutt et al. 2021)."
+    "Each row is predicted by a model that was not trained on it. A {0} is likely wrong if another one is "
+    "more probable, and at least one other reaches its threshold: its mean probability over the rows "
+    "labelled with it (confident learning, Northcutt et al. 2021)."
 )
 ESTIMATE = (
-    "The estimated share also counts what the models confidently mistake, and they answer {0:.1%} as "
-    "given: the first rows of the list show how far to believe it. Its interval is a bootstrap over rows, "
-    "with the same models."
+    "The estimated share includes confident mistakes of the models, which predict {0:.1%} as given. The "
+    "first rows of the list show how reliable it is. Its interval is a bootstrap over rows, with the same "
+    "models."
 )
 
 
@@ -83,7 +83,7 @@ def to_check(
     """
     figures = {"rows": f"{rows:,}", "rows to check": f"{len(listed):,}"}
     if wrong:
-        figures[f"{of} answered as given"] = f"{wrong.agreed:.1%}"
+        figures[f"{of} predicted as given"] = f"{wrong.agreed:.1%}"
         bounds = f" ({wrong.interval[0]:.1%} to {wrong.interval[1]:.1%})" if wrong.interval else ""
         figures[f"wrong {of}, estimated"] = f"{wrong.value:.1%}{bounds}"
         notes = [*notes, ESTIMATE.format(wrong.agreed)]

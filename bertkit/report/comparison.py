@@ -50,7 +50,7 @@ def lead(facts: Sequence[Facts], titles: Sequence[str], pairs: Sequence[Pair]) -
     metric = facts[0].headline
     split = facts[0].split
     if any((run.headline, run.split) != (metric, split) for run in facts):
-        return "These runs were not scored by the same metric on the same split, so none is called the best."
+        return "These runs were scored by different metrics or on different splits, so they cannot be ranked."
     scores = [run.scores["metrics"][metric] for run in facts]
     best = max((score for score in scores if score is not None), default=None)
     if best is None:
@@ -70,7 +70,7 @@ def warnings(facts: Sequence[Facts]) -> list[str]:
                 f"The rows of {split} differ between the runs: their scores on it cannot be compared."
             )
     if len({run.data["fingerprints"].get("train") for run in facts}) > 1:
-        reasons.append("They were not trained on the same rows.")
+        reasons.append("The runs were trained on different rows.")
     return reasons
 
 
@@ -108,7 +108,7 @@ def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
     return [
         ["measure", *titles],
         ["parameters", *(f"{run.parameters:,}" for run in facts)],
-        ["MB of safetensors", *(f"{run.megabytes:,.1f}" for run in facts)],
+        ["safetensors, MB", *(f"{run.megabytes:,.1f}" for run in facts)],
         ["training, s", *(f"{_training_seconds(run):,.0f}" for run in facts)],
         ["training and scoring, s", *(f"{run.results['seconds']:,.0f}" for run in facts)],
         ["measured on", *(str(run.environment.get("device")) for run in facts)],

@@ -64,7 +64,7 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
         gold, predicted = place
         pair = (names[gold], names[predicted])
         right = gold == predicted
-        title = f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[place]:.1%})"
+        title = f"{pair[0]}, predicted {'correctly' if right else pair[1]}: {count:,} ({shares[place]:.1%})"
         text = "" if right and len(names) > MAX_NUMBERS else f"{count:,}"
         share = shares[place] if right else darkness[place]
         return Cell(text, title, "plus" if right else "minus", share, pair if pair in linked else None)

@@ -175,12 +175,12 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
     left = alone, [*chain.from_iterable(waiting.values())]
     split = " and ".join(dict.fromkeys((first.split, second.split)))
     sides = " and ".join(f"{len(rows):,} of {name}" for rows, name in zip(left, names, strict=True))
-    about = f"Compared on {counted(len(pairs), 'row')} of {split} that both runs have answered."
+    about = f"Compared on {counted(len(pairs), 'row')} of {split} that both runs predicted."
     if any(left):
         about += f" Left out, because the other run has no row with the same texts and target: {sides}."
     refused = ""
     if not pairs:
-        refused = f"they have answered no row of {split} in common"
+        refused = f"they share no row of {split}"
     elif is_ranked(first) != is_ranked(second):
         refused = "only one of them ranks the documents of a query"
     elif any(left) and is_ranked(first):  # a rank depends on all documents
@@ -263,11 +263,11 @@ def _compared(
     differs = bool(gap) or (exact and first.answer != second.answer)
     if gap:
         better = names[gap > 0]
-        kind = f"only {better} is right" if exact else f"{better} is better"
+        kind = f"only {better} is correct" if exact else f"{better} is better"
     elif exact and first.quality == 0:
-        kind = f"both are wrong, with {'different answers' if differs else 'the same answer'}"
+        kind = f"both are incorrect, with {'different answers' if differs else 'the same answer'}"
     else:
-        kind = "both are right" if exact else "both are equally good"
+        kind = "both are correct" if exact else "both are equally good"
     texts = (row["query"],) if is_ranked(facts) else facts.schema.shown(row).values()
     answers = (first.answer or gold, second.answer or gold)
     shown = tuple(shortened(t, MAX_CHARACTERS) for t in texts)

@@ -84,9 +84,7 @@ def curves(
         f"{name} from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in list(lines.items())[:8]
     ]
     ends += [f"{name} {value:.3g}" for name, value in baselines.items()]
-    note = ["A ring marks the checkpoint that was selected."] * bool(marked) + [
-        "The axis does not begin at 0."
-    ] * cut
+    note = ["Ring: the selected checkpoint."] * bool(marked) + ["The axis does not start at 0."] * cut
     return Picture(title, to_svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", " ".join(note))
 
 
@@ -133,9 +131,9 @@ def scores(
     axes.grid(axis="x", color=FAINT, alpha=0.3, linewidth=0.6)
     axes.locator_params(axis="x", nbins=5)  # labels of four decimals do not touch
     alt = f"{metric}: {'; '.join(f'{name} {value:.3f}' for name, value in values.items())}."
-    note = "Dots with their 95 % intervals" + ("; diamonds are baselines." if others else ".")
-    note += " The band is the range that the recipe expects." if isinstance(band, list) else ""
-    return Picture(f"headline: {metric}", to_svg(figure, metric), alt, note)
+    note = "Dots: scores with 95 % intervals" + ("; diamonds: baselines." if others else ".")
+    note += " Band: the range expected by the recipe." if isinstance(band, list) else ""
+    return Picture(f"selection metric: {metric}", to_svg(figure, metric), alt, note)
 
 
 @mpl.rc_context(STYLE)
@@ -173,9 +171,7 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
     axes.set(xlim=ends, ylim=ends)
     _legend(figure)
     count = " or ".join(f"{size:,}" for size in sorted(sizes))
-    note = (
-        "On the dotted line, answers with confidence 0.8 are right eight times in ten. Each mark stands for "
-    )
+    note = "On the dotted line, predictions with confidence 0.8 are correct eight times in ten. Each mark is "
     note += (
         f"{count} decisions of similar confidence, with the 95 % Wilson interval of their accuracy. "
         "ECE, as in "

@@ -34,7 +34,7 @@ LEARNED = {  # by `task.method`
     "head": "frozen, with a linear head",
     "contrastive": "fine-tuned with a contrastive loss, with a linear head",
 }
-KINDS = {"mistake": "Mistake", "hit": "Right answer"}
+KINDS = {"mistake": "Mistake", "hit": "Correct prediction"}
 COVERAGE = {
     "coverage": "requested coverage",
     "measured": "measured on test",
@@ -60,7 +60,7 @@ def published(name: object) -> str:
     name.
     """
     if not isinstance(name, str) or name == MEMORY:
-        return "rows given from Python" if name == MEMORY else "local files"
+        return "rows passed from Python" if name == MEMORY else "local files"
     return Path(name).name if name.startswith("/") else name
 
 
@@ -268,7 +268,7 @@ def fitted_on(facts: Facts) -> str:
     calibration = facts.results["splits"][split]["calibration"]
     return (
         f"fitted on {counted(calibration['decisions'], 'decision')} of {split}, "
-        f"{calibration['errors']:,} of them wrong"
+        f"{calibration['errors']:,} of them incorrect"
     )
 
 
@@ -283,7 +283,7 @@ def calibrated_later(facts: Facts) -> list[Finding]:
         f"threshold of {name} {value:.4f}" for name, value in label_thresholds(calibrated["options"]).items()
     ]
     on = f"{counted(calibrated['rows'], 'row')} (sha256 {calibrated['sha256'][:16]}…; {calibrated['goal']})"
-    what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"
+    what = f"these scores were measured before `bertkit calibrate`, which fitted new values on {on}"
     return [warn(f"{what}: {', '.join(values)}", "Score the calibrated model with bertkit evaluate.")]
 
 

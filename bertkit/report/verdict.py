@@ -138,7 +138,7 @@ def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
     for metric in WITHOUT_THRESHOLD:
         other = compared(results, split, metric)
         if other and metric != name and other.clear and other.better != result.better:
-            how = f"{'better' if other.better else 'worse'} in {metric}, which no threshold affects"
+            how = f"{'better' if other.better else 'worse'} in {metric}, which does not depend on a threshold"
             versus = f"{other.ours:.4f}, where {other.best.does} has {other.best.score:.4f}"
             return Verdict("unclear", f"{said.text} But clearly {how}: {versus}.")
     return said

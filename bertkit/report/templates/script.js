@@ -3,7 +3,7 @@
 const root = document.documentElement;
 const dark = () => (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 const theme = document.getElementById("theme");
-const name = () => { theme.textContent = dark() ? "Light" : "Dark"; };
+const name = () => { theme.textContent = dark() ? "Light theme" : "Dark theme"; };
 theme.hidden = false;
 name();
 theme.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); });
@@ -15,6 +15,7 @@ const value = (row, column) => {
 };
 const compare = (a, b) => typeof a === "number" && typeof b === "number" ? a - b : typeof a === "number" ? -1
   : typeof b === "number" ? 1 : a.localeCompare(b);
+const absent = (value) => value === "" || value === "–";
 
 for (const table of document.querySelectorAll("table.sortable")) {
   [...table.tHead.rows[0].cells].forEach((head, column) => {
@@ -27,7 +28,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", turn === 1 ? "ascending" : "descending");
       const body = table.tBodies[0];
-      body.append(...[...body.rows].sort((a, b) => turn * compare(value(a, column), value(b, column))));
+      const sorted = [...body.rows].map((row) => ({ row, value: value(row, column) }));
+      sorted.sort((a, b) => absent(a.value) - absent(b.value) || turn * compare(a.value, b.value));
+      body.append(...sorted.map(({ row }) => row));
     });
   });
 }
