@@ -77,7 +77,8 @@ def test_the_keys_on_a_page_exist(page):
     text = page.read_text(encoding="utf-8")
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
     blocks = re.findall(r"^```(?:yaml|bash)\n(.*?)^```$", text, re.M | re.S)
-    assert not [key for part in (*spans, *blocks) for key in unknown(part)]
+    said = [part for part in (*spans, *blocks) if "unknown key" not in part]
+    assert not [key for part in said for key in unknown(part)]
 
 
 def texts(tree):
