@@ -135,7 +135,7 @@ def init(
     if len(target.cells) >= MOST_ROWS:
         seen = f"the first {seen}"
     columns = {canonical: column.source for canonical, column in chosen.columns.items()}
-    section = {**needs, **section, "columns": columns}
+    section = {**section, "columns": columns, **needs, **section}  # in the order that people read
     if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
         section.setdefault("missing_labels", "ignore")
     if target.holds in ("label", "labels") and not target.names and variants(Counter(target.labels)):
