@@ -29,7 +29,7 @@ def prose(page):
     """The lines of a page that are sentences: without code, tables, headings and directives."""
     text = page.read_text(encoding="utf-8")
     text = re.sub(r"<!--.*?-->|^---\n.*?^---\n", "", text, flags=re.S | re.M)
-    text = re.sub(r"^(\s*)(```+|~~~+)(?!.*\2).*?^\1\2`*$", "", text, flags=re.S | re.M)
+    text = re.sub(r"^( *)(```+|~~~+)(?![^\n]*\2).*?^\1\2`*$", "", text, flags=re.S | re.M)
     return [line for line in text.splitlines() if not re.match(r"\s*(#|\||:|<|!\[)", line)]
 
 
