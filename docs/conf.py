@@ -58,6 +58,7 @@ def setup(app: Any) -> None:
         "docs/reference-python": reference.api_page,
         "docs/reference-tasks": reference.task_page,
         "docs/reference-modules": reference.module_page,
+        "docs/gallery": reference.gallery_page,
     }
 
     def fill(_: Any, name: str, source: list[str]) -> None:

@@ -8,6 +8,7 @@ import argparse
 import ast
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -18,8 +19,9 @@ import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.cli import main as cli
 from bertkit.explanations.targets import TARGETS
+from bertkit.recipe import shipped_recipes
 from bertkit.recipe.json_schema import json_schema
-from bertkit.recipe.recipe import Recipe
+from bertkit.recipe.recipe import Recipe, read
 from bertkit.recipe.training_arguments import training_fields, training_schema
 from bertkit.report.mistakes import MISTAKES
 from bertkit.serving.shapes import SHAPES
@@ -27,7 +29,8 @@ from bertkit.tasks import OURS, Task
 from bertkit.tasks.fields import AnswerForm
 
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
-FIELDS = "| field | role | holds | there | meaning |\n|---|---|---|---|---|"
+FIELDS = "| field | role | type | present | meaning |\n|---|---|---|---|---|"
+GALLERY = "| recipe | what | encoder | command | measured |\n|---|---|---|---|---|"
 KINDS = {
     "string": "text",
     "integer": "integer",
@@ -94,7 +97,7 @@ def training_section() -> str:
         row(name, kind(part), code(ours.get(name, fields[name].default)), fields[name].about)
         for name, part in training_schema()["properties"].items()
     ]
-    about = "Descriptions are those of the installed transformers, except for the keys that only bertkit has."
+    about = "Descriptions come from the installed transformers, except for the keys that only bertkit has."
     more = (
         "What bertkit sets by device and data, regardless of these defaults, is in "
         "[Recipes](recipes.md#training)."
@@ -155,7 +158,7 @@ def task_page() -> str:
         "export": lambda task: not task.no_graph,
         "distil": lambda task: task.name in SOFT_TARGETS,
         "audit of labels": lambda task: any(column.answered for column in task.schema.columns.values()),
-        "sets or intervals": lambda task: "conformal" in task.Options.model_fields,
+        "prediction sets or intervals": lambda task: "conformal" in task.Options.model_fields,
     }
     marks = [
         row(task.name, *("yes" if use(task) else "–" for use in uses.values())) for task in OURS.values()
@@ -180,6 +183,29 @@ def fields(form: AnswerForm, before: str = "") -> Iterator[str]:
         )
         if nested:
             yield from fields(inner, f"{before}{each.name}[].")
+
+
+def gallery_page() -> str:
+    """Every shipped recipe: its first comment, encoder, command, and the score that Benchmarks has of it."""
+    tables = dict[str, list[str]]()
+    for name, file in sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0])):
+        text = file.read_text(encoding="utf-8").replace("\\\n#", "")
+        about = text.partition("\n")[0].removeprefix("# ")
+        (run,) = re.findall("^# Run: +(.*)", text, re.M)
+        model = read(file, check_files=False).model
+        scores = ", ".join(measured(name)) or "not measured"
+        table = tables.setdefault(file.parent.name, [GALLERY])
+        table.append(row(name, about, code(model.title), code(" ".join(run.split())), scores))
+    return "\n\n".join(f"## {task}\n\n" + "\n".join(rows) for task, rows in tables.items())
+
+
+def measured(recipe: str) -> Iterator[str]:
+    """What the first table of Benchmarks has of a recipe."""
+    page = Path(__file__).with_name("benchmarks.md").read_text(encoding="utf-8")
+    for cells in re.findall(r"^\| (.*) \|$", page.split("## Scores")[1].split("\n\n")[2], re.M):
+        data, name, metric, score, *_ = cells.split(" | ")
+        if re.match(f"`{recipe}`", name):
+            yield f"{data}: {metric} {score}"
 
 
 def module_page() -> str:

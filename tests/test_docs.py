@@ -22,6 +22,7 @@ from bertkit import tasks
 from bertkit.cli import main as cli
 from bertkit.data import readers
 from bertkit.errors import DataError
+from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.tasks import OURS
@@ -273,3 +274,11 @@ def test_every_measured_number_is_on_the_page_of_measurements():
     numbers = re.findall(r"\d+\.\d{2,}", part)
     assert len(numbers) >= 6
     assert not [number for number in numbers if number not in page]
+
+
+def test_the_gallery_has_every_recipe_its_command_and_its_scores(reference):
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", reference.gallery_page(), re.M))
+    assert rows.keys() == shipped_recipes().keys()
+    assert all(f"`bertkit train {name} " in cells for name, cells in rows.items())
+    assert rows["sst2-minilm"].endswith("SST-2: accuracy 0.8972 ± 0.0053 over 3 seeds; best 0.9002")
+    assert rows["sst2"].endswith("not measured")

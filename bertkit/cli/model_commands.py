@@ -96,7 +96,7 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     shared.REVISION,
     shared.JSON,
     example="bertkit predict runs/quickstart --input reviews.csv --output answers.csv",
-    page="command-line",
+    page="predict",
 )
 @one_process
 def predict(
