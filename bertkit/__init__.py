@@ -1,4 +1,4 @@
-"""bertkit: fine-tune BERT-family encoders from one recipe, with one decode path."""
+"""bertkit: fine-tune BERT-family encoders from one recipe, with one inference code path."""
 
 from __future__ import annotations
 

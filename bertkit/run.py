@@ -34,7 +34,7 @@ LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft nump
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. See docs/architecture.md for its files."""
+    """A run folder, whose files are listed in docs/run-folder.md."""
 
     folder: Path  # a str becomes one
 

@@ -65,7 +65,7 @@ def _promises(device: str) -> dict[str, str]:
         ),
     }
     faster = (
-        "dropout and attention of bertkit's own (docs/benchmarks.md)" if device == "cpu" else "those of torch"
+        "bertkit's own dropout and attention" if device == "cpu" else "those of torch"
     )
     return {
         "exact resume": resume.get(device, "not tested on this device"),

@@ -98,8 +98,7 @@ def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
     """The jobs; after folds without validation rows, with temperature and thresholds of the out-of-fold
     answers.
 
-    What sets with a coverage are taken from is not fitted: its guarantee holds for rows that one model has
-    answered.
+    Prediction sets are not fitted: their guarantee holds for rows that one model has answered.
     """
     job = jobs.first
     if not held_out or "validation" in job.data.rows or not held_out.fitted_on:
