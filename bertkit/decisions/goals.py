@@ -157,8 +157,8 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
         if (values >= goal.least).any():
             limits[name] = float(curve.values[values >= goal.least][0 if goal.metric == "precision" else -1])
         else:
-            what = f"no threshold has a {goal.measure} on these rows; the best has {values.max():.4f}"
-            problems.append(Problem(where, what, "Lower the goal, or use more rows."))
+            what = f"no threshold reaches a {goal.measure} on these rows; the best is {values.max():.4f}"
+            problems.append(Problem(where, what))
     if problems:
         raise UserError(
             [*problems, Problem("", "the model is unchanged", "Lower the goal, or calibrate on more rows.")]
