@@ -29,10 +29,10 @@ STEP_KWARGS = (
     "num_stable_steps",
 )
 HEAD = ("pooling", "dropout")  # keys of `model` for the head of a classification
-STILL_READ = (  # of `training`, by methods that transformers' Trainer does not run
-    *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),
-    *("eval_strategy", "save_strategy"),  # which every written recipe has
-)
+# of `training`, by methods that transformers' Trainer does not run; every written recipe has the strategies
+STILL_READ = (
+    "per_device_eval_batch_size bf16 metric_for_best_model greater_is_better eval_strategy save_strategy"
+).split()
 _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, fix
 
 
