@@ -104,8 +104,10 @@ class SearchRequest(pipelines.Request):
     query: str | None = None
     queries: tei.Strings | None = None
     top_k: int = Field(10, ge=1, le=1000, description="documents per query")
-    filter: Json | None = Field(None, description='such as `{"lang": "en", "year": {"gte": 2020}}`')
-    hybrid: bool = Field(False, description="fuse the ranks with those of a full-text search")
+    filter: Json | None = None
+    """such as `{"lang": "en", "year": {"gte": 2020}}`"""
+    hybrid: bool = False
+    """fuse the ranks with those of a full-text search"""
 
     @model_validator(mode="after")
     def _either(self) -> Self:
