@@ -23,6 +23,7 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
 from bertkit.tasks.vector_task import VectorTask
+from bertkit.text import Record
 
 
 class SoftTargets(NamedTuple):
@@ -36,7 +37,7 @@ class SoftTargets(NamedTuple):
 
     outputs: Callable[[Any, Any, Batch], Tensor]
     loss: Callable[[Any, Any, Batch, float], Tensor]
-    must_match: Callable[[Any], Mapping[str, Any]] = lambda task: {}
+    must_match: Callable[[Any], Record] = lambda task: {}
 
 
 def _logits(task: Any, outputs: Any, batch: Batch) -> Any:

@@ -17,6 +17,7 @@ from bertkit.engine.training_data import Loss, TrainingData
 from bertkit.evaluation.intervals import Scores
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task
+from bertkit.text import Record
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Attachment:
         """A micro-batch in the parts that are read at once."""
         yield batch
 
-    def save_files(self) -> Mapping[str, Any]:
+    def save_files(self) -> Record:
         """Files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""
         return {}
 

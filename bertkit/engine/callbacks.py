@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -22,7 +22,6 @@ from bertkit import processes
 from bertkit.engine.arguments import ENDLESS
 from bertkit.engine.clock import Clock
 from bertkit.files import errors_naming, lines_of, write_lines
-from bertkit.text import Json
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +56,9 @@ class Progress(TrainerCallback):
         if self.bar is not None:
             self.bar.update(min(self._done(state)[0], self.bar.total) - self.bar.n)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Json | None = None, **_: Any) -> None:
-        names = [name for name in ("loss", f"eval_{self.headline}") if name in (logs or {})]
-        if not logs or not names or not state.is_world_process_zero:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] = {}, **_: Any) -> None:
+        names = [name for name in ("loss", f"eval_{self.headline}") if name in logs]
+        if not names or not state.is_world_process_zero:
             return
         numbers = {name.removeprefix("eval_"): f"{logs[name]:.4f}" for name in names}
         text = "  ".join(f"{name} {number}" for name, number in numbers.items())
@@ -101,11 +100,9 @@ class MetricsLog(TrainerCallback):
             )
             write_lines(self.path, earlier)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Json | None = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] = {}, **_: Any) -> None:
         if state.is_world_process_zero:
-            numbers = {
-                k: None if isinstance(v, float) and not isfinite(v) else v for k, v in (logs or {}).items()
-            }
+            numbers = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in logs.items()}
             event = {"seed": self.seed, "step": state.global_step, **numbers}
             with errors_naming(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")

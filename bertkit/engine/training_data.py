@@ -152,8 +152,8 @@ class MixedData:
         """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their
         `mean`.
         """
-        scores = dict[str, float | None]()
-        headlines = dict[str, float | None]()
+        scores = Scores()
+        headlines = Scores()
         for name in self.validation:
             headline = self.headlines[name]
             of_task = self.parts[name].evaluate(model.of(name), headline)

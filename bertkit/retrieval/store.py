@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_re
 from bertkit.retrieval.documents import HIDDEN, TYPE_NAMES, Document, new_columns, read_documents
 from bertkit.retrieval.passages import passages
 from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
+from bertkit.text import Record
 
 ANN_FROM = 50_000  # minimum number of passages for an approximate index; fewer are compared one by one
 SAMPLE = 1_000  # passages whose script decides how all are indexed for full-text search
@@ -97,7 +98,7 @@ class Store:
             return int(self.table.count_rows())
 
     def index(
-        self, rows: Iterable[tuple[str, Mapping[str, Any]]], encoder: DualEncoder, ann_from: int = ANN_FROM
+        self, rows: Iterable[tuple[str, Record]], encoder: DualEncoder, ann_from: int = ANN_FROM
     ) -> Counter[str]:
         """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded
         again.

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -49,9 +50,9 @@ class PruningCallback(TrainerCallback):
         self.name = f"eval_{metric}"
 
     def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
+        self, args: Any, state: Any, control: Any, metrics: Mapping[str, float] = {}, **_: Any
     ) -> None:
-        score = (metrics or {})[self.name]
+        score = metrics[self.name]
         if isfinite(score):
             with warnings.catch_warnings():
                 repeated = "The reported value is ignored because this `step=.*` is already reported"
