@@ -6,9 +6,9 @@ import json
 import logging
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -133,21 +133,16 @@ class Shutdown(TrainerCallback):
 
     def __init__(self) -> None:
         self.signal = self.agreed_signal = 0  # number of the signal: of this process, and agreed among all
-        self.previous: dict[int, Any] = {}
+        self.handlers = ExitStack()
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
-            # A signal that a shell made its background jobs ignore stays ignored.
-            self.previous = {
-                number: signal.signal(number, self._receive)
-                for number in (signal.SIGINT, signal.SIGTERM)
-                if signal.getsignal(number) not in (signal.SIG_IGN, None)
-            }
+        # A signal that a shell made its background jobs ignore stays ignored.
+        stops = (signal.SIGINT, signal.SIGTERM)
+        heeded = [number for number in stops if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+        self.handlers.enter_context(processes.signals_handled(heeded, self._receive))
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-        self.previous = {}
+        self.handlers.close()
 
     def _receive(self, number: int, frame: object) -> None:
         self.signal = number

@@ -21,7 +21,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm
 from bertkit.text import Json, short_repr
 
-Row = dict[str, Any]
+Row = Json
 _TYPES: Json = {"text": str, "words": list[str], "name": str | int | float | None}
 
 

@@ -21,7 +21,7 @@ from bertkit.data.values import replace_surrogates
 from bertkit.evaluation.similarity import unit
 from bertkit.serving.limits import Refused
 from bertkit.serving.pipelines import Request, TopK
-from bertkit.serving.schemas import described, list_of, schema
+from bertkit.serving.schemas import Row, described, list_of, schema
 from bertkit.tasks.base import Task
 from bertkit.text import Json
 
@@ -34,7 +34,6 @@ Dimensions = Annotated[
     int | None,
     Field(ge=1, description="keep the first numbers of each vector, before it is scaled to length 1"),
 ]
-Row = dict[str, Any]
 FUNCTIONS = {"single-label": "softmax", "multi-label": "sigmoid"}  # of a classifier's logits
 
 
