@@ -2,8 +2,6 @@
 cached.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

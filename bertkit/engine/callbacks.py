@@ -1,7 +1,5 @@
 """Callbacks of training: progress, metrics.jsonl and a graceful shutdown."""
 
-from __future__ import annotations
-
 import json
 import logging
 import signal

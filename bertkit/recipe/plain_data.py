@@ -2,8 +2,6 @@
 wrong.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from functools import reduce

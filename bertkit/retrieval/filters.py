@@ -2,8 +2,6 @@
 executed.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import re

@@ -2,8 +2,6 @@
 responses.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -2,8 +2,6 @@
 `predict`.
 """
 
-from __future__ import annotations
-
 import shutil
 import weakref
 from collections.abc import Mapping
