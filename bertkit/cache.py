@@ -4,14 +4,12 @@ A folder is written under a temporary name, renamed and never changed, so that a
 read and add at the same time, and a killed one leaves no partial folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from fnmatch import fnmatch
 from importlib.metadata import version
@@ -20,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 from bertkit.files import MODEL_FILES, sha256, write_text
+from bertkit.text import Record
 
 _OF_A_MODEL = [*MODEL_FILES, "*.onnx"]
 _BIG = 1 << 20  # bytes from which on the sha256 of a file is cached
@@ -74,7 +73,7 @@ def sha256_of_json(value: Any) -> str:
 
 
 def cached_folder(
-    key: Mapping[str, Any], write: Callable[[Path], None], *, root: Path | None = None
+    key: Record, write: Callable[[Path], None], *, root: Path | None = None
 ) -> tuple[Path, bool]:
     """The folder cached under this key, and whether it existed; if not, `write` fills it.
 

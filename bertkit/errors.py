@@ -10,21 +10,20 @@ from typing import Any, NamedTuple
 
 from bertkit.text import first_line, printable
 
-# library -> the extra that brings it
-EXTRAS = {
-    **dict.fromkeys(("accelerate", "captum", "peft", "torch"), "torch"),  # training, and models as trained
-    **{
-        "ir_measures": "retrieval",
-        "lancedb": "retrieval",
-        "onnx": "onnx",
-        "onnxscript": "onnx",
-        "optuna": "sweep",
-    },
-    "onnxruntime": "onnx-runtime",
-    "openpyxl": "excel",
-    "shtab": "completion",
-    "sacrebleu": "translation",
-    **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve"),
+EXTRAS = {  # library -> the extra that brings it
+    library: extra
+    for extra, libraries in {
+        "torch": "accelerate captum peft torch",  # training, and models as trained
+        "retrieval": "ir_measures lancedb",
+        "onnx": "onnx onnxscript",
+        "sweep": "optuna",
+        "onnx-runtime": "onnxruntime",
+        "excel": "openpyxl",
+        "completion": "shtab",
+        "translation": "sacrebleu",
+        "serve": "fastapi prometheus_client starlette uvicorn",
+    }.items()
+    for library in libraries.split()
 }
 
 

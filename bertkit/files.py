@@ -1,7 +1,5 @@
 """Files are written under a temporary name and renamed, so that no reader sees a partial file."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -17,7 +15,7 @@ from secrets import token_hex
 from typing import Any, TextIO
 
 from bertkit.errors import DataError, ModelError, Problem, translated
-from bertkit.text import listed, shell_word
+from bertkit.text import Json, listed, shell_word
 
 LARGEST_JSON = 64_000_000  # bytes
 ABANDONED = 24 * 60 * 60  # seconds
@@ -114,7 +112,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_lines(path: Path, values: Iterable[Any]) -> None:
     """Write `values` as jsonl to `path` in one step."""
-    write_text(path, "".join(json.dumps(value) + "\n" for value in values))
+    with written_aside(path) as file:
+        file.writelines(json.dumps(value) + "\n" for value in values)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -132,7 +131,7 @@ def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
 
 
-def lines_of(path: Path, *, appended: bool = False) -> Iterator[dict[str, Any]]:
+def lines_of(path: Path, *, appended: bool = False) -> Iterator[Json]:
     """The objects of a jsonl file; none where it does not exist. Raises ModelError on a damaged line.
 
     appended: the file grows by a line at a time; if a full disk or a crash cut the last one short, it is left

@@ -1,11 +1,15 @@
-"""The rank of this process among those that torchrun or accelerate started; the part of a file that a job
-reads.
+"""The rank of this process among those that torchrun or accelerate started; its signals; the part of a file
+that a job reads.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +47,18 @@ def _number(name: str, alone: int) -> int:
     except ValueError as error:
         fix = f"Start several processes with torchrun, or unset {name}."
         raise UserError(name, f"{os.environ[name]!r} is not a whole number", fix) from error
+
+
+@contextmanager
+def signals_handled(numbers: Iterable[int], handle: Callable[[int, object], None]) -> Iterator[None]:
+    """Within the block, these signals call a function. Only in the main thread, where handlers can be set."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handle) for number in numbers if main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

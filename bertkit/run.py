@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from bertkit import processes
 from bertkit.errors import ModelError, UserError, translated
@@ -20,6 +20,7 @@ from bertkit.files import not_a_run, read_json
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import Checkpoints
+from bertkit.text import Json
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
@@ -70,7 +71,7 @@ class Run:
             raise ModelError(not_a_run(self.folder))
 
     @property
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Json:
         """Metrics per split and seed, intervals, baselines. Raises OSError before the run is finished."""
         return dict(read_json(self.folder / "results.json"))
 
@@ -120,12 +121,10 @@ def delete_checkpoints(run: Run, keep: Checkpoints) -> int:
     keep: "best": `model` and `adapter` of each seed, where they were not moved to the run; "keep":
     everything.
     """
-    folders = [] if keep == "keep" else [path for path in run.checkpoints.glob("*-*") if path.is_dir()]
-    seeds = [path for path in folders if path.name.startswith("seed-")]
-    folds = [path for path in folders if path.name.startswith("fold-")]  # predictions/ has their answers
-    inside = [path for seed in seeds for path in seed.iterdir() if path.is_dir()]
-    of_seeds = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
-    unneeded = [*of_seeds, *folds]
+    # of folds nothing is kept: predictions/ has their answers
+    patterns = {"keep": (), "best": ("seed-*/*", "fold-*"), "none": ("seed-*", "fold-*")}[keep]
+    paths = (path for pattern in patterns for path in run.checkpoints.glob(pattern))
+    unneeded = [path for path in paths if path.is_dir() and path.name not in ("model", "adapter")]
     freed = sum(
         file.lstat().st_size for folder in unneeded for file in folder.rglob("*") if not file.is_dir()
     )
@@ -162,7 +161,7 @@ def versions() -> dict[str, str | None]:
     return installed
 
 
-def environment(device: str, precision: str) -> dict[str, Any]:
+def environment(device: str, precision: str) -> Json:
     """Versions, hardware and the working copy's commit, for environment.json."""
     threads = None
     info = Path("/proc/cpuinfo")
@@ -190,10 +189,7 @@ def environment(device: str, precision: str) -> dict[str, Any]:
 
 def _commit() -> str | None:
     """The commit of the working directory, if that is a git checkout."""
-    try:
-        git = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return git.stdout.strip() if git.returncode == 0 else None
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "rev-parse", "HEAD"]
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10).strip()
+    return None

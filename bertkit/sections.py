@@ -2,8 +2,6 @@
 the Hub.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -16,6 +14,10 @@ Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 MEMORY = "memory"  # the source of rows that were given from Python
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
+Count = Annotated[int, Field(ge=1)]
+Length = Annotated[int, Field(ge=8)]  # tokens
+Share = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
 
 # owner/model
 REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII)
@@ -54,20 +56,14 @@ class ModelSpec(Section):
     """With `config`: a Hub id, a folder with a tokenizer, or sample:NAME."""
     revision: str | None = None
     """Commit, tag or branch on the Hub. Pin a commit to repeat a run."""
-    max_length: int = Field(128, ge=8)
+    max_length: Length = 128
     """Tokens per window, special tokens included."""
-    pooling: Literal["cls", "mean", "bos", "late"] | None = Field(
-        None,
-        description="With `name`: what the head of a text classification or ranking reads. ModernBERT: "
-        "cls, mean. EuroBERT: bos, mean, late. null: what config.json says.",
-    )
-    dropout: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="With `name`: dropout before the output layer of a classification or ranking. null: what "
-        "config.json says. The encoder keeps its own.",
-    )
+    pooling: Literal["cls", "mean", "bos", "late"] | None = None
+    """With `name`: what the head of a text classification or ranking reads. ModernBERT: cls, mean. EuroBERT:
+    bos, mean, late. null: what config.json says."""
+    dropout: Share | None = None
+    """With `name`: dropout before the output layer of a classification or ranking. null: what config.json
+    says. The encoder keeps its own."""
 
     @property
     def title(self) -> str:
@@ -88,9 +84,7 @@ def _share_or_count(value: Any) -> Any:
     return value
 
 
-HeldOut = Annotated[
-    Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)], BeforeValidator(_share_or_count)
-]
+HeldOut = Annotated[Count | Annotated[float, Field(gt=0, lt=1)], BeforeValidator(_share_or_count)]
 
 
 def _as_it_is(value: Any, check: Callable[[Any], Any]) -> Any:
@@ -102,10 +96,9 @@ def _as_it_is(value: Any, check: Callable[[Any], Any]) -> Any:
 class DataSpec(Section):
     """The source of the rows, and what their columns mean."""
 
-    source: Text | Annotated[dict[str, Text | Texts], Field(min_length=1)] = Field(
-        description="A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}. "
-        "`memory` stands for rows that were given from Python, which a run keeps in data/."
-    )
+    source: Text | Annotated[dict[str, Text | Texts], Field(min_length=1)]
+    """A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}. `memory` stands
+    for rows that were given from Python, which a run keeps in data/."""
     fingerprint: Text | None = None
     """With `memory`: sha256 over the files of the rows."""
     folder: Annotated[Text, WrapValidator(_as_it_is)] | None = None
@@ -144,7 +137,7 @@ class DataSpec(Section):
     """A column, such as a language or a source: scores are also reported by its values."""
     seed: Seed = 42
     """Seed of the hold-out and of `limit`."""
-    limit: Annotated[int, Field(ge=1)] | dict[Split, Annotated[int, Field(ge=1)]] | None = None
+    limit: Count | dict[Split, Count] | None = None
     """Maximum number of rows per split, sampled by label with `seed`, for quick runs."""
     exclude: Text | Texts | None = None
     """Lists (jsonl, csv, tsv, xlsx) of rows to leave out, by `location` or `id`."""
@@ -175,21 +168,19 @@ class TrainingKeys(Section):
 
     budget: Annotated[str, BeforeValidator(_duration)] | None = None
     """The time that a training takes, evaluations included, such as 90s, 60m or 1.5h."""
-    muon_learning_rate: float | None = Field(None, gt=0)
+    muon_learning_rate: Positive | None = None
     """With optim: muon, of the weight matrices of the layers. null: learning_rate."""
-    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    muon_momentum: Share = 0.95
     """With optim: muon, of the same matrices."""
-    used_embeddings: bool | None = Field(
-        None,
-        description="Train only the rows of the word embedding whose tokens the training data have, with "
-        "the same result. null: where that saves at least 1 MB of memory.",
-    )
+    used_embeddings: bool | None = None
+    """Train only the rows of the word embedding whose tokens the training data have, with the same result.
+    null: where that saves at least 1 MB of memory."""
 
 
 class EarlyStopping(Section):
     """Stop when the selection metric has not improved for a while."""
 
-    patience: int = Field(ge=1)
+    patience: Count
     """Evaluations without an improvement before training stops."""
     threshold: float = Field(0.0, ge=0)
     """The smallest difference that counts as an improvement."""
@@ -198,11 +189,11 @@ class EarlyStopping(Section):
 class Lora(Section):
     """LoRA (Hu et al. 2021), by peft; names are LoraConfig's. The head is always trained and saved."""
 
-    r: int = Field(8, ge=1)
+    r: Count = 8
     """Rank."""
-    lora_alpha: int = Field(16, ge=1)
+    lora_alpha: Count = 16
     """Scale: lora_alpha / r."""
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    lora_dropout: Share = 0.0
     """Dropout before the adapter."""
     target_modules: Literal["all-linear"] | list[str] | None = None
     """null: peft's choice for this architecture. all-linear: every linear layer but the head's."""
@@ -232,14 +223,14 @@ class Freeze(Section):
 class Batching(Section):
     """Training batches by their number of tokens, instead of a number of rows."""
 
-    tokens: int = Field(ge=8)
+    tokens: Length
     """Size of a micro-batch: its features x the tokens of the longest."""
 
 
 class Student(Section):
     """The student, if it is smaller than the model that `model` names."""
 
-    layers: int = Field(ge=1)
+    layers: Count
     """Encoder layers to keep, evenly spaced, with the first and the last."""
 
 
@@ -248,7 +239,7 @@ class Distillation(Section):
 
     teacher: Text
     """A run, a model folder or a Hub id with the same task, labels and tokenizer."""
-    temperature: float = Field(2.0, gt=0)
+    temperature: Positive = 2.0
     """Divides the logits of teacher and student."""
     alpha: float = Field(0.5, ge=0, le=1)
     """Weight of the soft loss; the labels' loss has 1 - alpha."""

@@ -1,7 +1,5 @@
 """Text for people: numbers in sentences, tables, control characters escaped."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

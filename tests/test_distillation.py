@@ -267,7 +267,7 @@ def test_where_nothing_can_be_kept_it_says_so(tiny_encoder, tmp_path, monkeypatc
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file/cache"))
     small.raises(
         UserError,
-        r"cannot be cached .*\n +Start again\. If it fails again, free some space",
+        r"cannot be cached: .*\n +Start again\. If it fails again, free some space",
         distillation.with_soft_targets,
         task.features(case.rows()),
         teacher,

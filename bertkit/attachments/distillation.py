@@ -2,8 +2,6 @@
 cached.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -26,7 +24,7 @@ from bertkit.encoding.padding import SOFT
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft
 from bertkit.engine.training_data import Loss
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, Problem, UserError, translated
 from bertkit.evaluation.intervals import Scores
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load_as, model_folder, require_torch_model
@@ -208,15 +206,11 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
         "precision": teacher.predictor.precision,
         "device": teacher.predictor.device.type,
     }
-    try:
+    what = "the teacher's outputs cannot be cached"
+    fix = "Start again. If it fails again, free some space, or set BERTKIT_CACHE to another folder."
+    with translated(OSError, UserError, cache_root(), what, fix):
         folder, hit = cached_folder(key, partial(_write, features, teacher))
         targets = Dataset.from_file(str(folder / FILE))
-    except OSError as error:
-        raise UserError(
-            cache_root(),
-            f"the teacher's outputs cannot be cached ({error.strerror or error})",
-            "Start again. If it fails again, free some space, or set BERTKIT_CACHE to another folder.",
-        ) from error
     source = "from the cache" if hit else f"computed in {time.monotonic() - started:.0f} s"
     logger.info("teacher: %s features (%s)", f"{len(features):,}", source)
     return concatenate_datasets([features, targets], axis=1)

@@ -1,9 +1,7 @@
 """Micro-batches that do not fit into memory are split; the steps stay the same."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -16,6 +14,7 @@ from bertkit.engine.batching import UNIT
 from bertkit.engine.trainer import out_of_memory
 from bertkit.files import read_json
 from bertkit.tasks.base import Batch
+from bertkit.text import Record
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class MicroBatchSplit(Attachment):
     def split_batch(self, batch: Batch) -> Iterator[Batch]:
         return split_batch(batch, self.count)
 
-    def save_files(self) -> Mapping[str, Any]:
+    def save_files(self) -> Record:
         return {DIVISION: {"parts": self.count}}
 
 

@@ -1,7 +1,5 @@
 """Soft targets: a teacher's outputs that a student is trained on, task by task (Hinton et al. 2015)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
 from bertkit.tasks.vector_task import VectorTask
+from bertkit.text import Record
 
 
 class SoftTargets(NamedTuple):
@@ -36,7 +35,7 @@ class SoftTargets(NamedTuple):
 
     outputs: Callable[[Any, Any, Batch], Tensor]
     loss: Callable[[Any, Any, Batch, float], Tensor]
-    must_match: Callable[[Any], Mapping[str, Any]] = lambda task: {}
+    must_match: Callable[[Any], Record] = lambda task: {}
 
 
 def _logits(task: Any, outputs: Any, batch: Batch) -> Any:

@@ -7,7 +7,7 @@ rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -24,6 +24,7 @@ from bertkit.engine.attachment import Attachment, Draft, Steps
 from bertkit.engine.checkpoint import other_optimizer
 from bertkit.errors import RecipeError, UserError
 from bertkit.tasks.base import Task
+from bertkit.text import Record
 
 USED_ROWS_FILE = (
     "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
@@ -109,7 +110,7 @@ class UsedEmbeddings(Attachment):
         if self.rows:
             self.rows.extend(optimizer)
 
-    def save_files(self) -> Mapping[str, Any]:
+    def save_files(self) -> Record:
         return {USED_ROWS_FILE: {"ids": self.rows.ids, "decay": self.rows.others.decay}} if self.rows else {}
 
     def finish(self, model: Any) -> None:

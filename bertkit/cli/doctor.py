@@ -2,8 +2,6 @@
 here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -13,8 +11,8 @@ from pathlib import Path
 from bertkit.cli.shared import JSON, command, say
 from bertkit.text import Json, columns
 
-INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve")
-VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
+INSTRUCTIONS = "avx2 avx512_f avx512_vnni avx_vnni avx512_bf16 amx_bf16 asimd sve".split()
+VARIABLES = "BERTKIT_CACHE CUDA_VISIBLE_DEVICES HF_HOME HF_HUB_OFFLINE OMP_NUM_THREADS".split()
 
 
 def examine() -> Json:

@@ -2,8 +2,6 @@
 them.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import io
@@ -12,18 +10,17 @@ import os
 import re
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from bertkit.cli import doctor, model_commands, recipes, runs, vector_commands
 from bertkit.cli.shared import SECTIONS, LogFormatter, argument, command, say
 from bertkit.errors import Problem, UserError, not_installed
+from bertkit.processes import signals_handled
 from bertkit.text import first_line
 
 FIRST = "bertkit train quickstart --output-dir runs/quickstart"
@@ -112,28 +109,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> AbstractContextManager[None]:
     """Within the block, SIGTERM and SIGHUP end the command like `sys.exit`, so that temporary files are
     removed.
     """
 
-    def end(number: int, _: FrameType | None) -> None:
+    def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
-        before = {
-            number: signal.signal(number, end)
-            for number in numbers
-            if signal.getsignal(number) is signal.SIG_DFL
-        }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    numbers = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
+    unhandled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    return signals_handled(unhandled, end)
 
 
 def _discard_output(code: int) -> int:

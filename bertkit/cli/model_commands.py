@@ -1,7 +1,5 @@
 """The commands that run a trained model: evaluate, calibrate, predict, explain, serve."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -13,7 +11,7 @@ from typing import Any
 import bertkit
 from bertkit.cli import shared
 from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
-from bertkit.errors import DataError, UserError
+from bertkit.errors import DataError, UserError, translated
 from bertkit.serving.limits import Limits
 from bertkit.text import counted, json_line, shell_word
 
@@ -169,10 +167,9 @@ def _predict_texts(
         )
         what = f"this model reads {read_together(predictor.task)} together, not a single text"
         raise UserError("", what, fix + example(source, predictor.task, reads))
-    try:
+    failures = (OSError, UnicodeDecodeError)
+    with translated(failures, DataError, str(context), "cannot be read", "Use a text file in UTF-8."):
         passage = context.read_text(encoding="utf-8") if context else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(str(context), f"cannot be read: {error}", "Use a text file in UTF-8.") from error
     for name in filter(os.path.isfile, texts):
         say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]

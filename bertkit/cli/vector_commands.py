@@ -1,7 +1,5 @@
 """The commands about vectors: embed, mine, index, search."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The hooks that the engine calls, and that attachments override."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +15,7 @@ from bertkit.engine.training_data import Loss, TrainingData
 from bertkit.evaluation.intervals import Scores
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task
+from bertkit.text import Record
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Attachment:
         """A micro-batch in the parts that are read at once."""
         yield batch
 
-    def save_files(self) -> Mapping[str, Any]:
+    def save_files(self) -> Record:
         """Files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""
         return {}
 

@@ -1,14 +1,12 @@
 """Callbacks of training: progress, metrics.jsonl and a graceful shutdown."""
 
-from __future__ import annotations
-
 import json
 import logging
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -22,7 +20,6 @@ from bertkit import processes
 from bertkit.engine.arguments import ENDLESS
 from bertkit.engine.clock import Clock
 from bertkit.files import errors_naming, lines_of, write_lines
-from bertkit.text import Json
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +54,9 @@ class Progress(TrainerCallback):
         if self.bar is not None:
             self.bar.update(min(self._done(state)[0], self.bar.total) - self.bar.n)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Json | None = None, **_: Any) -> None:
-        names = [name for name in ("loss", f"eval_{self.headline}") if name in (logs or {})]
-        if not logs or not names or not state.is_world_process_zero:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] = {}, **_: Any) -> None:
+        names = [name for name in ("loss", f"eval_{self.headline}") if name in logs]
+        if not names or not state.is_world_process_zero:
             return
         numbers = {name.removeprefix("eval_"): f"{logs[name]:.4f}" for name in names}
         text = "  ".join(f"{name} {number}" for name, number in numbers.items())
@@ -101,11 +98,9 @@ class MetricsLog(TrainerCallback):
             )
             write_lines(self.path, earlier)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Json | None = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] = {}, **_: Any) -> None:
         if state.is_world_process_zero:
-            numbers = {
-                k: None if isinstance(v, float) and not isfinite(v) else v for k, v in (logs or {}).items()
-            }
+            numbers = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in logs.items()}
             event = {"seed": self.seed, "step": state.global_step, **numbers}
             with errors_naming(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
@@ -136,21 +131,16 @@ class Shutdown(TrainerCallback):
 
     def __init__(self) -> None:
         self.signal = self.agreed_signal = 0  # number of the signal: of this process, and agreed among all
-        self.previous: dict[int, Any] = {}
+        self.handlers = ExitStack()
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
-            # A signal that a shell made its background jobs ignore stays ignored.
-            self.previous = {
-                number: signal.signal(number, self._receive)
-                for number in (signal.SIGINT, signal.SIGTERM)
-                if signal.getsignal(number) not in (signal.SIG_IGN, None)
-            }
+        # A signal that a shell made its background jobs ignore stays ignored.
+        stops = (signal.SIGINT, signal.SIGTERM)
+        heeded = [number for number in stops if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+        self.handlers.enter_context(processes.signals_handled(heeded, self._receive))
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-        self.previous = {}
+        self.handlers.close()
 
     def _receive(self, number: int, frame: object) -> None:
         self.signal = number

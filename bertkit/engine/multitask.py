@@ -2,8 +2,6 @@
 losses.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from bertkit.encoding.padding import Collator
 from bertkit.engine.batching import Batches
 from bertkit.models.trained_parts import share_encoder
 from bertkit.tasks.base import Batch, Task
-from bertkit.text import Record
+from bertkit.text import Json, Record
 
 TASK = "task"  # of a batch: the name of its task
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
@@ -119,7 +117,7 @@ class MixedExamples(torch.utils.data.Dataset[Any]):
             draws.setdefault(self.names[task], []).append(index - self.batches.offsets[task])
         return draws
 
-    def __getitems__(self, indices: list[int]) -> dict[str, Any]:
+    def __getitems__(self, indices: list[int]) -> Json:
         ((name, rows),) = self.split(indices).items()
         draw = self.batches.seed, self.batches.epoch
         columns = self.tasks[name].examples(self.features[name], rows, draw)

@@ -2,8 +2,6 @@
 encoder.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -152,8 +150,8 @@ class MixedData:
         """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their
         `mean`.
         """
-        scores = dict[str, float | None]()
-        headlines = dict[str, float | None]()
+        scores = Scores()
+        headlines = Scores()
         for name in self.validation:
             headline = self.headlines[name]
             of_task = self.parts[name].evaluate(model.of(name), headline)

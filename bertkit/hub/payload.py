@@ -1,7 +1,5 @@
 """The files of a push: RUN/model, after checks that they are complete, safe and without private data."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -18,40 +16,20 @@ from bertkit.run import Run
 logger = logging.getLogger(__name__)
 
 CARD = "README.md"
-PUSHED = (  # what a model folder has: paths in it; and `extra_weights` of its config.json
-    *(
-        CARD,
-        LEADERBOARD,
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "model.safetensors.index.json",
-    ),
-    *(
-        "model-?????-of-?????.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-    ),
-    *(
-        "added_tokens.json",
-        "vocab.txt",
-        "vocab.json",
-        "merges.txt",
-        "spiece.model",
-        "sentencepiece.bpe.model",
-    ),
-    *(
-        "modules.json",
-        "sentence_bert_config.json",
-        "config_sentence_transformers.json",
-    ),  # of sentence-transformers
-    *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
-)
-READ = (  # what loaders of such a folder also read: of CRFs, peft, sentencepiece and sentence-transformers
-    *(*PUSHED, "crf.safetensors", "adapter_config.json", "adapter_model.safetensors", "tokenizer.model"),
+# what a model folder has: paths in it; and `extra_weights` of its config.json
+PUSHED = f"""
+    {CARD} {LEADERBOARD} config.json generation_config.json model.safetensors
+    model.safetensors.index.json model-?????-of-?????.safetensors tokenizer.json tokenizer_config.json
+    special_tokens_map.json added_tokens.json vocab.txt vocab.json merges.txt spiece.model
+    sentencepiece.bpe.model modules.json sentence_bert_config.json config_sentence_transformers.json
+    [0-9]_*/config.json [0-9]_*/model.safetensors
+""".split()
+# what loaders of such a folder also read: of CRFs, peft, sentencepiece and sentence-transformers
+READ = [
+    *PUSHED,
+    *"crf.safetensors adapter_config.json adapter_model.safetensors tokenizer.model".split(),
     "sentence_*_config.json",
-)
+]
 MIN_PATH_LENGTH = 6  # a shorter path may occur in a text by chance
 TOKEN = re.compile("(hf_|api_org_)[A-Za-z0-9]{30,}")
 ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")  # of JSON; more backslashes in JSON that is a text of JSON

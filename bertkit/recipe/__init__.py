@@ -2,8 +2,6 @@
 bertkit.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

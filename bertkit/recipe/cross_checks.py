@@ -4,12 +4,11 @@ The functions take plain data whose values have the right types (others are repo
 everything is found at once even in a recipe that is not valid yet.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from bertkit.data.readers import by_name, by_suffix, suffix_of
@@ -29,10 +28,10 @@ STEP_KWARGS = (
     "num_stable_steps",
 )
 HEAD = ("pooling", "dropout")  # keys of `model` for the head of a classification
-STILL_READ = (  # of `training`, by methods that transformers' Trainer does not run
-    *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),
-    *("eval_strategy", "save_strategy"),  # which every written recipe has
-)
+# of `training`, by methods that transformers' Trainer does not run; every written recipe has the strategies
+STILL_READ = (
+    "per_device_eval_batch_size bf16 metric_for_best_model greater_is_better eval_strategy save_strategy"
+).split()
 _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, fix
 
 
@@ -44,12 +43,12 @@ def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: b
     """
     task = data.get("task", {})
     training = data.get("training", {})
-    rules = (
-        *_section_rules(data, task),
-        *_loss_rules(task, training, options),
-        *_training_rules(data, training, options),
-        *_schedule_rules(training),
-        *_method_rules(data, task, training, options),
+    rules = chain(
+        _section_rules(data, task),
+        _loss_rules(task, training, options),
+        _training_rules(data, training, options),
+        _schedule_rules(training),
+        _method_rules(data, task, training, options),
     )
     for applies, key, what, fix in rules:
         if applies:
@@ -93,7 +92,7 @@ def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) 
         yield KeyProblem(path, what, f"Known here: {', '.join(names)}. {fix}")
 
 
-def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
+def _section_rules(data: Json, task: Json) -> Iterator[_Rule]:
     model = data.get("model", {})
     rows = data.get("data", {})
     distillation = data.get("distillation") or {}
@@ -106,75 +105,71 @@ def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
     with suppress(DataError):  # which `format_problems` reports
         readers = [by_name(rows["format"])] if rows.get("format") else readers
     form = " and ".join(sorted({reader.name for reader in readers}))
-    return (
-        (
-            not name and not config,
-            "model.name",
-            "missing",
-            "Write a Hub id or a folder; or config and tokenizer, for a new encoder.",
-        ),
-        (
-            name and config,
-            "model.config",
-            "`name` is a model that has its own config",
-            "Remove one of the two.",
-        ),
-        (
-            config and not name and not tokenizer,
-            "model.tokenizer",
-            "missing: a new encoder needs one",
-            "Use a folder that `bertkit tokenizer train` wrote, or a Hub id.",
-        ),
-        (name and not config and tokenizer, "model.tokenizer", "`name` has its own tokenizer", "Remove it."),
-        (
-            task.get("overflow") == "window" and stride >= max_length - 2,
-            "task.stride",
-            f"{stride} shared tokens do not fit into windows of {max_length} tokens, 2 of them special",
-            f"Write at most {max_length - 3}, or raise model.max_length.",
-        ),
-        (
-            distillation.get("student") and config,
-            "distillation.student",
-            "selects layers of a pretrained model, but `model.config` makes a new one",
-            "Write the number of layers there: model: {config: {num_hidden_layers: …}}.",
-        ),
-        (
-            task.get("scheme") == "none" and task.get("data_scheme") is not None,
-            "task.data_scheme",
-            "has no effect with scheme none, whose tags are labels of words",
-            "Remove it.",
-        ),
-        (
-            isinstance(rows.get("header"), list)
-            and form
-            and not any(reader.columns == "header" for reader in readers),
-            "data.header",
-            f"{form} files name their own columns",
-            "Remove it; `columns` maps the names in the data.",
-        ),
-        (
-            rows.get("source") == MEMORY and rows.get("fingerprint") is None,
-            "data.source",
-            "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
-            "Use files or a data set of the Hub; a folder of this name is ./memory.",
-        ),
-        (
-            (data.get("hub") or {}).get("benchmark")
-            and (readers or not REPO_ID.fullmatch(str(rows.get("source")))),
-            "hub.benchmark",
-            "data.source is not a data set of the Hub",
-            "Write owner/name, or remove benchmark.",
-        ),
-        *(
-            (
-                rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None,
-                f"data.{key}",
-                "has an effect only with `source: memory`",
-                f"Remove it (~data.{key} on the command line).",
-            )
-            for key in ("fingerprint", "folder")
-        ),
+    yield (
+        not name and not config,
+        "model.name",
+        "missing",
+        "Write a Hub id or a folder; or config and tokenizer, for a new encoder.",
     )
+    yield (
+        name and config,
+        "model.config",
+        "`name` is a model that has its own config",
+        "Remove one of the two.",
+    )
+    yield (
+        config and not name and not tokenizer,
+        "model.tokenizer",
+        "missing: a new encoder needs one",
+        "Use a folder that `bertkit tokenizer train` wrote, or a Hub id.",
+    )
+    yield name and not config and tokenizer, "model.tokenizer", "`name` has its own tokenizer", "Remove it."
+    yield (
+        task.get("overflow") == "window" and stride >= max_length - 2,
+        "task.stride",
+        f"{stride} shared tokens do not fit into windows of {max_length} tokens, 2 of them special",
+        f"Write at most {max_length - 3}, or raise model.max_length.",
+    )
+    yield (
+        distillation.get("student") and config,
+        "distillation.student",
+        "selects layers of a pretrained model, but `model.config` makes a new one",
+        "Write the number of layers there: model: {config: {num_hidden_layers: …}}.",
+    )
+    yield (
+        task.get("scheme") == "none" and task.get("data_scheme") is not None,
+        "task.data_scheme",
+        "has no effect with scheme none, whose tags are labels of words",
+        "Remove it.",
+    )
+    yield (
+        isinstance(rows.get("header"), list)
+        and form
+        and not any(reader.columns == "header" for reader in readers),
+        "data.header",
+        f"{form} files name their own columns",
+        "Remove it; `columns` maps the names in the data.",
+    )
+    yield (
+        rows.get("source") == MEMORY and rows.get("fingerprint") is None,
+        "data.source",
+        "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
+        "Use files or a data set of the Hub; a folder of this name is ./memory.",
+    )
+    yield (
+        (data.get("hub") or {}).get("benchmark")
+        and (readers or not REPO_ID.fullmatch(str(rows.get("source")))),
+        "hub.benchmark",
+        "data.source is not a data set of the Hub",
+        "Write owner/name, or remove benchmark.",
+    )
+    for key in ("fingerprint", "folder"):
+        yield (
+            rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None,
+            f"data.{key}",
+            "has an effect only with `source: memory`",
+            f"Remove it (~data.{key} on the command line).",
+        )
 
 
 def format_problems(data: Json) -> Iterator[KeyProblem]:
@@ -203,100 +198,90 @@ def _loss_rules(task: Json, training: Json, options: type[TaskOptions] | None) -
         yield smooth, "training.label_smoothing_factor", f"has no effect with {what}", f"Remove it; {fix}."
 
 
-def _training_rules(data: Json, training: Json, options: type[TaskOptions] | None) -> tuple[_Rule, ...]:
+def _training_rules(data: Json, training: Json, options: type[TaskOptions] | None) -> Iterator[_Rule]:
     stated = {key for key, value in data.items() if value is not None}
     early = "early_stopping" in stated
     folds = "folds" in stated
     kind = find_task(data["task"].get("name"))
-    muon = training.get("optim") == "muon"
     model = data.get("model", {})
-    return (
-        *(
-            (
-                early and training.get(key) == "no",
-                f"training.{key}",
-                "early_stopping needs evaluations and checkpoints",
-                "Write epoch or steps, or remove early_stopping.",
-            )
-            for key in ("eval_strategy", "save_strategy")
-        ),
-        (
-            training.get("save_strategy") == "best" and training.get("eval_strategy") == "no",
-            "training.save_strategy",
-            "best needs evaluations",
-            "Write epoch or steps, or remove eval_strategy.",
-        ),
-        (
-            early and training.get("load_best_model_at_end") is False,
-            "training.load_best_model_at_end",
-            "early_stopping keeps the best checkpoint, not the last one",
-            "Remove it, or remove early_stopping.",
-        ),
-        *(
-            (
-                "batching" in stated and key in training,
-                f"training.{key}",
-                "has no effect when `batching` counts tokens",
-                f"Remove it (~training.{key} on the command line), or remove `batching`.",
-            )
-            for key in ROWS
-        ),
-        (
-            options and "pooling" in options.model_fields and training.get("auto_find_batch_size"),
-            "training.auto_find_batch_size",
-            "is not supported for losses that compare the rows of a batch",
-            "Remove it; training.activation_checkpointing: true saves memory.",
-        ),
-        (
-            "distillation" in stated and data["task"].get("loss") == "listwise",
-            "task.loss",
-            "listwise does not support a teacher",
-            "Use another loss, or remove `distillation`.",
-        ),
-        (
-            (data.get("distillation") or {}).get("alpha") == 1 and training.get("label_smoothing_factor"),
-            "training.label_smoothing_factor",
-            "has no effect with distillation.alpha 1, which leaves the labels out",
-            "Remove it.",
-        ),
-        (
-            folds and "distillation" in stated,
-            "folds",
-            "the teacher may have been trained on rows that a fold holds out, which inflates the scores",
-            "Remove `folds` or `distillation`.",
-        ),
-        (
-            folds and kind and kind.schema.corpus,
-            "folds",
-            "documents for pretraining have no targets to score a fold by",
-            "Remove it.",
-        ),
-        *(
-            (
-                not muon and training.get(key, field.default) != field.default,
-                f"training.{key}",
-                "has no effect without `optim: muon`",
-                "Remove it, or write optim: muon.",
-            )
-            for key, field in TrainingKeys.model_fields.items()
-            if key.startswith("muon_")
-        ),
-        *(
-            (
-                model.get(key) is not None
-                and (model.get("config") or (options and key not in options.head_settings)),
-                f"model.{key}",
-                "is only for classification with a pretrained encoder",
-                "Remove it; for a new encoder, set it in model.config.",
-            )
-            for key in HEAD
-        ),
-        (
-            {"peft", "freeze"} <= stated,
-            "freeze",
-            "`peft` already freezes the whole encoder",
-            "Remove `freeze` or `peft`.",
-        ),
+    for key in ("eval_strategy", "save_strategy"):
+        yield (
+            early and training.get(key) == "no",
+            f"training.{key}",
+            "early_stopping needs evaluations and checkpoints",
+            "Write epoch or steps, or remove early_stopping.",
+        )
+    yield (
+        training.get("save_strategy") == "best" and training.get("eval_strategy") == "no",
+        "training.save_strategy",
+        "best needs evaluations",
+        "Write epoch or steps, or remove eval_strategy.",
+    )
+    yield (
+        early and training.get("load_best_model_at_end") is False,
+        "training.load_best_model_at_end",
+        "early_stopping keeps the best checkpoint, not the last one",
+        "Remove it, or remove early_stopping.",
+    )
+    for key in ROWS:
+        yield (
+            "batching" in stated and key in training,
+            f"training.{key}",
+            "has no effect when `batching` counts tokens",
+            f"Remove it (~training.{key} on the command line), or remove `batching`.",
+        )
+    yield (
+        options and "pooling" in options.model_fields and training.get("auto_find_batch_size"),
+        "training.auto_find_batch_size",
+        "is not supported for losses that compare the rows of a batch",
+        "Remove it; training.activation_checkpointing: true saves memory.",
+    )
+    yield (
+        "distillation" in stated and data["task"].get("loss") == "listwise",
+        "task.loss",
+        "listwise does not support a teacher",
+        "Use another loss, or remove `distillation`.",
+    )
+    yield (
+        (data.get("distillation") or {}).get("alpha") == 1 and training.get("label_smoothing_factor"),
+        "training.label_smoothing_factor",
+        "has no effect with distillation.alpha 1, which leaves the labels out",
+        "Remove it.",
+    )
+    yield (
+        folds and "distillation" in stated,
+        "folds",
+        "the teacher may have been trained on rows that a fold holds out, which inflates the scores",
+        "Remove `folds` or `distillation`.",
+    )
+    yield (
+        folds and kind and kind.schema.corpus,
+        "folds",
+        "documents for pretraining have no targets to score a fold by",
+        "Remove it.",
+    )
+    for key, field in TrainingKeys.model_fields.items():
+        yield (
+            key.startswith("muon_")
+            and training.get("optim") != "muon"
+            and training.get(key, field.default) != field.default,
+            f"training.{key}",
+            "has no effect without `optim: muon`",
+            "Remove it, or write optim: muon.",
+        )
+    for key in HEAD:
+        yield (
+            model.get(key) is not None
+            and (model.get("config") or (options and key not in options.head_settings)),
+            f"model.{key}",
+            "is only for classification with a pretrained encoder",
+            "Remove it; for a new encoder, set it in model.config.",
+        )
+    yield (
+        {"peft", "freeze"} <= stated,
+        "freeze",
+        "`peft` already freezes the whole encoder",
+        "Remove `freeze` or `peft`.",
     )
 
 
@@ -312,11 +297,10 @@ def _schedule_rules(training: Json) -> Iterator[_Rule]:
         valid = isinstance(value, int | float) and value >= 0
         what = f"expected a number of steps, or a share of them below 1, found {short_repr(value)}"
         yield not valid, f"training.{key}", what, "Write a share, such as 0.1, or a number of steps."
-        what = "is a number of steps, which a budget of time does not fix"
         yield (
             by_time and valid and value >= 1,
             f"training.{key}",
-            what,
+            "is a number of steps, which a budget of time does not fix",
             "Write a share of the budget, such as 0.1.",
         )
     both = sum(value for value in shares.values() if isinstance(value, int | float) and value < 1)
@@ -329,12 +313,10 @@ def _schedule_rules(training: Json) -> Iterator[_Rule]:
     for key, stated in ends.items():
         fix = f"Remove it (~training.{key} on the command line), or remove `budget`."
         yield by_time and stated, f"training.{key}", "`budget` already sets when training ends", fix
-    by_steps = training.get("lr_scheduler_type") == "inverse_sqrt"
-    what = "inverse_sqrt depends only on the number of steps, and does not end with `budget`"
     yield (
-        by_time and by_steps,
+        by_time and training.get("lr_scheduler_type") == "inverse_sqrt",
         "training.lr_scheduler_type",
-        what,
+        "inverse_sqrt depends only on the number of steps, and does not end with `budget`",
         "Use linear, cosine or warmup_stable_decay.",
     )
 

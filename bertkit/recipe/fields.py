@@ -1,7 +1,5 @@
 """The fields of a recipe, of one task and of several, with their defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -9,7 +7,7 @@ from pydantic import Field, PlainValidator, SerializeAsAny, ValidationInfo, fiel
 
 from bertkit import sections
 from bertkit.recipe.cross_checks import ROWS, STILL_READ
-from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
+from bertkit.sections import DataSpec, Length, ModelSpec, Positive, Section, Seed, Text
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import Json
@@ -39,10 +37,9 @@ FEW_ROWS = {"learning_rate": 2e-4, "num_train_epochs": 20}  # of `method: full`
 
 
 MEAN = "mean"  # of the tasks' selection metrics: the `metric_for_best_model` of a recipe that names none
-Positive = Annotated[float, Field(gt=0)]
 
 
-class Training(dict[str, Any]):
+class Training(Json):
     """The values of `training:`. stated: the names of those that the recipe states; the others are
     defaults.
     """
@@ -124,7 +121,7 @@ class TaskPart(Section):
     data: DataSpec
     weight: Positive = 1.0
     """Factor on this task's loss."""
-    max_length: Annotated[int, Field(ge=8)] | None = None
+    max_length: Length | None = None
     """null: model.max_length."""
     metric_for_best_model: Text | None = None
     """null: the task's selection metric."""
@@ -139,9 +136,6 @@ class Several(Section):
     """Name -> task and data."""
     mixing: (
         Literal["proportional", "sqrt", "uniform"] | Annotated[dict[str, Positive], Field(min_length=1)]
-    ) = Field(
-        "proportional",
-        description="How often a task is drawn: in proportion to its batches per epoch, to their square "
-        "root, equally "
-        "often, or by {NAME: weight}.",
-    )
+    ) = "proportional"
+    """How often a task is drawn: in proportion to its batches per epoch, to their square root, equally
+    often, or by {NAME: weight}."""

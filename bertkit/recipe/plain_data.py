@@ -2,12 +2,9 @@
 wrong.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from functools import reduce
-from itertools import chain
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -15,19 +12,13 @@ from typing import Any
 from bertkit.data.reader import COMPRESSIONS
 from bertkit.data.readers import by_suffix, suffix_of
 from bertkit.sections import MEMORY
-from bertkit.text import Json, KeyPath, escape_controls
+from bertkit.text import Json, KeyPath, dotted, escape_controls
 from bertkit.validation import KeyProblem, did_you_mean
 
 # keys whose texts may be paths
-_PATHS = (
-    ("data", "source"),
-    ("data", "folder"),
-    ("data", "exclude"),
-    ("data", "relabel"),
-    ("model", "name"),
-    ("model", "tokenizer"),
-    ("distillation", "teacher"),
-)
+_PATHS = """
+    data.source data.folder data.exclude data.relabel model.name model.tokenizer distillation.teacher
+""".split()
 
 
 def texts_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
@@ -48,9 +39,10 @@ def resolve_paths(
     folder: key path -> the folder that a relative path there is relative to.
     """
     root: Any = data
-    paths = [(key, (data.get(key[0]) or {}).get(key[1])) for key in _PATHS]
     columns = [text for _, text in texts_in((data.get("data") or {}).get("columns"))]
-    for path, text in chain.from_iterable(texts_in(value, key) for key, value in paths):
+    for path, text in texts_in(data):
+        if dotted(path[:2]) not in _PATHS:
+            continue
         is_data = path[0] == "data"
         is_file = len(path) > 2 or path[1] in ("exclude", "relabel")
         if path == ("data", "source") and (text == MEMORY or text.startswith("sample:")):

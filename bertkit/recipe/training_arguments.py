@@ -4,8 +4,6 @@ Importing that class takes seconds, so that what a recipe needs of it is cached.
 decides itself are listed here.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.util
@@ -72,23 +70,18 @@ _RENAMED = {
 }
 _ALL = "The JSON Schema of recipes lists the keys, those of the installed transformers.TrainingArguments."
 
-_SHARE = ("label_smoothing_factor", "adam_beta1", "adam_beta2")
 # bound of pydantic -> fields
 _BOUNDS = {
     ("gt", 0): (
-        *("learning_rate", "num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size"),
-        *("gradient_accumulation_steps", "adam_epsilon", "logging_steps", "save_steps", "eval_steps"),
-        *("save_total_limit", "torch_empty_cache_steps"),
+        "learning_rate num_train_epochs per_device_train_batch_size per_device_eval_batch_size "
+        "gradient_accumulation_steps adam_epsilon logging_steps save_steps eval_steps "
+        "save_total_limit torch_empty_cache_steps"
     ),
     ("ge", 0): (
-        *_SHARE,
-        "weight_decay",
-        "warmup_steps",
-        "max_grad_norm",
-        "dataloader_num_workers",
-        "eval_delay",
+        "label_smoothing_factor adam_beta1 adam_beta2 weight_decay warmup_steps max_grad_norm "
+        "dataloader_num_workers eval_delay"
     ),
-    ("lt", 1): _SHARE,
+    ("lt", 1): "label_smoothing_factor adam_beta1 adam_beta2",
 }
 
 
@@ -184,7 +177,7 @@ def _section() -> type[Section]:
 def _type(name: str, shape: Any) -> Any:
     """What YAML may hold for a field of this shape."""
     if isinstance(shape, str):
-        bounds: Json = {bound: value for (bound, value), names in _BOUNDS.items() if name in names}
+        bounds: Json = {bound: value for (bound, value), names in _BOUNDS.items() if name in names.split()}
         numbers = {"float": Annotated[float, Field(**bounds)], "int": Annotated[int, Field(**bounds)]}
         return {"bool": bool, "str": str, "NoneType": None, **numbers}.get(shape, Any)
     kind, *arguments = shape

@@ -2,8 +2,6 @@
 executed.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import re
@@ -15,9 +13,9 @@ import pyarrow as pa
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem
 from bertkit.retrieval.documents import TYPE_NAMES
-from bertkit.text import short_repr
+from bertkit.text import Record, short_repr
 
-Filter = Mapping[str, Any]
+Filter = Record
 """Column -> a value, a list of which one must hold, or {"gte": value, …} with eq, ne, gt, gte, lt, lte."""
 Columns = Mapping[str, pa.DataType]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,10 +17,11 @@ import pyarrow as pa
 from bertkit.data.problems import FirstSeen
 from bertkit.data.scripts import LATIN, UNSPACED, share
 from bertkit.data.values import replace_surrogates
-from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_required
+from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_required, translated
 from bertkit.retrieval.documents import HIDDEN, TYPE_NAMES, Document, new_columns, read_documents
 from bertkit.retrieval.passages import passages
 from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
+from bertkit.text import Record
 
 ANN_FROM = 50_000  # minimum number of passages for an approximate index; fewer are compared one by one
 SAMPLE = 1_000  # passages whose script decides how all are indexed for full-text search
@@ -97,7 +98,7 @@ class Store:
             return int(self.table.count_rows())
 
     def index(
-        self, rows: Iterable[tuple[str, Mapping[str, Any]]], encoder: DualEncoder, ann_from: int = ANN_FROM
+        self, rows: Iterable[tuple[str, Record]], encoder: DualEncoder, ann_from: int = ANN_FROM
     ) -> Counter[str]:
         """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded
         again.
@@ -171,10 +172,8 @@ class Store:
             for d, parts in zip(full, split, strict=True)
             for number, p in enumerate(parts)
         ]
-        values = {}
-        for name in self.table.schema.names:
-            values[name] = [row.get(name) for row in rows]
-        values["vector"] = list(encoder.encode_documents([row["read"] for row in rows])) if rows else []
+        vectors = encoder.encode_documents([row["read"] for row in rows]) if rows else ()
+        filled = [{**row, "vector": vector} for row, vector in zip(rows, vectors, strict=True)]
         with database_errors(self.uri):
             merge = (
                 self.table.merge_insert(["id", "passage"])
@@ -184,7 +183,7 @@ class Store:
             merge = merge.when_not_matched_by_source_delete(
                 col("id").isin([document.id for document in documents])
             )
-            merge.execute(pa.Table.from_pydict(values, schema=self.table.schema))
+            merge.execute(pa.Table.from_pylist(filled, schema=self.table.schema))
         return len(rows)
 
 
@@ -233,14 +232,10 @@ def _made_with(uri: str, table: Any) -> ModelFiles:
     """The model that a table names. Raises DataError."""
     with database_errors(uri):
         note = (table.schema.metadata or {}).get(NOTE)
-    try:
+    what = "has no record of its model, or is of another version of bertkit"
+    fix = "Index the documents into a new folder."
+    with translated((KeyError, TypeError, ValueError), DataError, uri, what, fix):
         content = json.loads(note or b"")
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
         return ModelFiles(*content["model"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            uri,
-            f"has no record of its model, or is of another version of bertkit ({error})",
-            "Index the documents into a new folder.",
-        ) from error

@@ -1,7 +1,5 @@
 """Limits of the server, and the error of a request that it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

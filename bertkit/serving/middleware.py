@@ -2,8 +2,6 @@
 responses.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -228,19 +226,13 @@ def require_counts(body: Any, limits: Limits) -> None:
 
     pydantic would take a second for 100,000 of them, in which the event loop answers nobody else.
     """
-    left: list[tuple[KeyPath, Any]] = [((), body)]
+    left: list[tuple[KeyPath, Any]] = [((), body)] if isinstance(body, dict | list) else []
     while left:
         path, value = left.pop()
-        if isinstance(value, dict):
-            if len(value) > MAX_KEYS:
-                where = f"`{dotted(path)}`" if path else "the body"
-                raise HTTPException(413, f"{where} has {len(value)} keys; {MAX_KEYS} are allowed")
-            left += (((*path, key), part) for key, part in value.items() if isinstance(part, dict | list))
-        elif isinstance(value, list):
-            most = limits.max_client_batch_size if len(path) <= 1 else limits.max_batch_tokens
-            if len(value) > most:
-                where = f"`{dotted(path)}`" if path else "the body"
-                raise HTTPException(413, f"{where} has {len(value)} items; {most} are allowed")
-            left += (
-                ((*path, index), part) for index, part in enumerate(value) if isinstance(part, dict | list)
-            )
+        rows = limits.max_client_batch_size if len(path) <= 1 else limits.max_batch_tokens
+        most, what = (MAX_KEYS, "keys") if isinstance(value, dict) else (rows, "items")
+        if len(value) > most:
+            where = f"`{dotted(path)}`" if path else "the body"
+            raise HTTPException(413, f"{where} has {len(value)} {what}; {most} are allowed")
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        left += (((*path, key), part) for key, part in parts if isinstance(part, dict | list))

@@ -5,8 +5,6 @@ They are those of transformers' pipelines; InferenceClient posts them to `/`. do
 differences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -28,16 +26,16 @@ TopK = Annotated[int | None, Field(ge=1, description="as many of the best as thi
 class Request(BaseModel):
     """A request or its parameters: unknown fields are refused."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class TokenParameters(Request):
     """`none` gives words; `simple` and `first` give entities."""
 
-    aggregation_strategy: Literal["none", "simple", "first"] | None = Field(
-        None, description="null: simple; for labels of words, which form no entities, none"
-    )
-    ignore_labels: list[str] = Field(["O"], description="labels that are left out")
+    aggregation_strategy: Literal["none", "simple", "first"] | None = None
+    """null: simple; for labels of words, which form no entities, none"""
+    ignore_labels: list[str] = ["O"]
+    """labels that are left out"""
 
 
 class TokenRequest(Request):
@@ -51,11 +49,8 @@ class QuestionParameters(Request):
     """How many answers, and whether there may be none."""
 
     top_k: TopK = None
-    handle_impossible_answer: bool | None = Field(
-        None,
-        description="false: always a span; otherwise an empty answer where the model decides that there is "
-        "none",
-    )
+    handle_impossible_answer: bool | None = None
+    """false: always a span; otherwise an empty answer where the model decides that there is none"""
 
 
 class Question(Request):

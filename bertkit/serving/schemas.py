@@ -2,8 +2,6 @@
 schema.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -21,7 +19,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm
 from bertkit.text import Json, short_repr
 
-Row = dict[str, Any]
+Row = Json
 _TYPES: Json = {"text": str, "words": list[str], "name": str | int | float | None}
 
 

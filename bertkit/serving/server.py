@@ -7,18 +7,16 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import fspath
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
 
-from bertkit.errors import UserError
+from bertkit.errors import UserError, translated
 from bertkit.inference.predictor import Predictor, load
+from bertkit.processes import signals_handled
 from bertkit.serving.app import model_app
 from bertkit.serving.limits import Limits
 from bertkit.serving.service import Service
@@ -112,7 +110,12 @@ def run(
     listener = listen(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     logger.info("%s (%s) on %s", source, predictor.task.name, url)
-    with listener, _stopped_by_signals(server):
+
+    def stop(number: int, _: object) -> None:
+        server.should_exit = True
+
+    # in place of uvicorn's handlers, which end by raising the signal again: the exit code would not be 0
+    with listener, signals_handled((signal.SIGINT, signal.SIGTERM), stop):
         server.run(sockets=[listener])
     if failure := app.state.batcher.failure:
         raise UserError(
@@ -154,36 +157,12 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens on this address. Raises UserError."""
-    try:
-        listener = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
+    fix = "Try another port; 0 takes any free one."
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    failures = (OSError, OverflowError)
+    with translated(failures, UserError, f"{host}:{port}", "cannot listen on this address", fix):
+        listener = socket.create_server((host, port), family=family)
         # Accepted connections inherit this. asyncio does not know that they are TCP, and answers would wait
         # 40 ms for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"{host}:{port}",
-            f"cannot listen on this address: {getattr(error, 'strerror', None) or error}",
-            "Try another port; 0 takes any free one.",
-        ) from error
-
-
-@contextmanager
-def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Replace uvicorn's handling of signals: it ends by raising the signal again, and the exit code would not
-    be 0.
-
-    A signal before uvicorn has installed its own handlers stops the server too.
-    """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        server.should_exit = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,7 +1,5 @@
 """What clients send and what they get: by path and pipeline, as clients of other servers, and of /search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -104,8 +102,10 @@ class SearchRequest(pipelines.Request):
     query: str | None = None
     queries: tei.Strings | None = None
     top_k: int = Field(10, ge=1, le=1000, description="documents per query")
-    filter: Json | None = Field(None, description='such as `{"lang": "en", "year": {"gte": 2020}}`')
-    hybrid: bool = Field(False, description="fuse the ranks with those of a full-text search")
+    filter: Json | None = None
+    """such as `{"lang": "en", "year": {"gte": 2020}}`"""
+    hybrid: bool = False
+    """fuse the ranks with those of a full-text search"""
 
     @model_validator(mode="after")
     def _either(self) -> Self:

@@ -4,8 +4,6 @@ As in its version 1.9, https://huggingface.github.io/text-embeddings-inference; 
 differences.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from bertkit.data.values import replace_surrogates
 from bertkit.evaluation.similarity import unit
 from bertkit.serving.limits import Refused
 from bertkit.serving.pipelines import Request, TopK
-from bertkit.serving.schemas import described, list_of, schema
+from bertkit.serving.schemas import Row, described, list_of, schema
 from bertkit.tasks.base import Task
 from bertkit.text import Json
 
@@ -34,15 +32,14 @@ Dimensions = Annotated[
     int | None,
     Field(ge=1, description="keep the first numbers of each vector, before it is scaled to length 1"),
 ]
-Row = dict[str, Any]
 FUNCTIONS = {"single-label": "softmax", "multi-label": "sigmoid"}  # of a classifier's logits
 
 
 class _Truncatable(Request):
-    truncate: bool | None = Field(
-        True, description="false: a text beyond the maximum length is refused, not cut"
-    )
-    truncation_direction: Literal["right", "Right"] = Field("right", description="the end that is cut")
+    truncate: bool | None = True
+    """false: a text beyond the maximum length is refused, not cut"""
+    truncation_direction: Literal["right", "Right"] = "right"
+    """the end that is cut"""
 
 
 class EmbedRequest(_Truncatable):
@@ -50,7 +47,8 @@ class EmbedRequest(_Truncatable):
 
     inputs: Texts
     prompt_name: Prompt = None
-    normalize: bool = Field(True, description="scale vectors to length 1; false: the model's own vectors")
+    normalize: bool = True
+    """scale vectors to length 1; false: the model's own vectors"""
     dimensions: Dimensions = None
     encoding_format: Literal["float"] | None = None
 
@@ -61,8 +59,10 @@ class OpenAIRequest(Request):
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Dimensions = None
-    model: str | None = Field(None, description="which of several models; ignored where there is one")
-    user: str | None = Field(None, description="ignored")
+    model: str | None = None
+    """which of several models; ignored where there is one"""
+    user: str | None = None
+    """ignored"""
 
 
 class RerankRequest(_Truncatable):
@@ -70,7 +70,8 @@ class RerankRequest(_Truncatable):
 
     query: str
     texts: Strings
-    raw_scores: bool = Field(False, description="true: logits; false: their sigmoid")
+    raw_scores: bool = False
+    """true: logits; false: their sigmoid"""
     return_text: bool = False
 
 
@@ -85,21 +86,18 @@ class LabelParameters(Request):
     """What InferenceClient sends with a text to classify."""
 
     top_k: TopK = None
-    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(
-        None, description="the model's own"
-    )
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
+    """the model's own"""
 
 
 class ClassifyRequest(_Truncatable):
     """One text, one pair of texts, or a list of lists of one or two texts."""
 
     inputs: str | Pair | Pairs
-    raw_scores: Literal[False] = Field(
-        False, description="scores are calibrated probabilities; logits are not available"
-    )
-    parameters: LabelParameters | None = Field(
-        None, description="InferenceClient's; with them, always a list of lists"
-    )
+    raw_scores: Literal[False] = False
+    """scores are calibrated probabilities; logits are not available"""
+    parameters: LabelParameters | None = None
+    """InferenceClient's; with them, always a list of lists"""
 
 
 Prediction = schema(

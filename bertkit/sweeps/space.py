@@ -2,8 +2,6 @@
 recipe.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

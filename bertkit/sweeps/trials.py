@@ -2,14 +2,13 @@
 resumed.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
 import shutil
 import time
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -28,7 +27,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 from transformers import TrainerCallback
 
-from bertkit.errors import DataError, ModelError, UserError
+from bertkit.errors import DataError, ModelError, UserError, translated
 from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
@@ -49,9 +48,9 @@ class PruningCallback(TrainerCallback):
         self.name = f"eval_{metric}"
 
     def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
+        self, args: Any, state: Any, control: Any, metrics: Mapping[str, float] = {}, **_: Any
     ) -> None:
-        score = (metrics or {})[self.name]
+        score = metrics[self.name]
         if isfinite(score):
             with warnings.catch_warnings():
                 repeated = "The reported value is ignored because this `step=.*` is already reported"
@@ -219,7 +218,8 @@ def open_study(file: Path, facts: Record) -> tuple[Study, JournalStorage]:
         lock.unlink()
     if file.is_file():
         os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
-    try:
+    damage = (ValueError, LookupError, TypeError, AttributeError, AssertionError)  # optuna asserts its codes
+    with translated(damage, UserError, file, "is damaged", "Use another folder."):
         storage = JournalStorage(JournalFileBackend(str(file)))
         # create_study(load_if_exists=True) would write to the journal of an existing study.
         if NAME in [stored.study_name for stored in storage.get_all_studies()]:
@@ -228,14 +228,6 @@ def open_study(file: Path, facts: Record) -> tuple[Study, JournalStorage]:
             study = create_study(
                 study_name=NAME, storage=storage, pruner=MedianPruner(), direction="maximize"
             )
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        AssertionError,
-    ) as error:  # optuna asserts its codes
-        raise UserError(file, f"is damaged: {error}", "Use another folder.") from error
     before = study.user_attrs
     for name, value in facts.items():
         if before.get(name, value) != value:

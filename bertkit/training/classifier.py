@@ -2,8 +2,6 @@
 `predict`.
 """
 
-from __future__ import annotations
-
 import shutil
 import weakref
 from collections.abc import Mapping
@@ -20,6 +18,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from bertkit.errors import DataError
 from bertkit.inference.predictor import load
+from bertkit.text import Record
 from bertkit.training.train import train
 from bertkit.vectors.features import column_of_texts, reading_texts
 
@@ -44,7 +43,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     model: str | Path
     output_dir: str | Path | None = None
     validation: float = 0.1
-    settings: Mapping[str, Any] | None = None
+    settings: Record | None = None
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train a run, `run_`. X: texts. y: a class for each. Raises UserError."""

@@ -1,7 +1,5 @@
 """The end of a run: the best seed's models are published and scored, and results.json is written."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -30,14 +28,14 @@ def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Json]], held_ou
     runs = jobs.runs(run)
     for name, part in runs.items():
         publish(part, best[name]["seed"])
-        if part != run:
+        if name:
             events = events_of(name, lines_of(run.folder / "metrics.jsonl", appended=True))
             write_lines(part.folder / "metrics.jsonl", events)
         others = [other for other in runs if other != name]
         of_task = [outcome[name] for outcome in outcomes]
         finish_job(jobs.by_task[name], part, of_task, started, held_out, others)
-    if named := {name: part for name, part in runs.items() if part != run}:
-        write_shared_results(jobs, run, named, started)
+    if run not in runs.values():
+        write_shared_results(jobs, run, runs, started)
 
 
 def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started: float) -> None:

@@ -2,12 +2,8 @@
 folds.
 """
 
-from __future__ import annotations
-
-import json
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,17 +20,18 @@ from bertkit.engine.checkpoint import checkpoints
 from bertkit.evaluation.graded import all_scores
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Scores
-from bertkit.files import read_json, write_json, written_aside
+from bertkit.files import lines_of, read_json, write_json, write_lines
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.evaluate import scored
 from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.tasks.base import HeldOut, Task, calibrate
+from bertkit.text import Json
 from bertkit.training.job import Job, Jobs
 from bertkit.training.metadata import open_run
 from bertkit.training.score import OutOfFold, mean_and_sd, write_predictions
-from bertkit.training.seed import fit
+from bertkit.training.seed import DONE, fit
 
 DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
 
@@ -72,18 +69,15 @@ def run_folds(
     if not jobs.first.folds:
         return None
     job = jobs.only
-    count = max(jobs.only.folds)
+    count = max(job.folds)
     outcomes = [
         _train_fold(jobs, fold, run, metadata, others if fold == 1 else ()) for fold in range(1, count + 1)
     ]
     if not processes.first():
         return None
     rows = job.data.rows["train"]
-    with ExitStack() as stack:
-        files = [
-            stack.enter_context(_answers_file(run, n).open(encoding="utf-8")) for n in range(1, count + 1)
-        ]
-        answers = DiskList(json.loads(files[fold - 1].readline()) for fold in job.folds)
+    by_fold = {fold: lines_of(_answers_file(run, fold)) for fold in range(1, count + 1)}
+    answers = DiskList(next(by_fold[fold]) for fold in job.folds)
     write_predictions(run, OUT_OF_FOLD, rows, job.data.origins["train"], answers, {"fold": job.folds})
     graded, scores = scored(job.task, answers, rows, job.extensions.metrics, job.recipe.data.by)
     summary = mean_and_sd([outcome["metrics"] for outcome in outcomes])
@@ -112,16 +106,14 @@ def _answers_file(run: Run, fold: int) -> Path:
     return run.checkpoints / f"fold-{fold}" / "answers.jsonl"
 
 
-def _train_fold(
-    jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, others: Collection[str]
-) -> dict[str, Any]:
+def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, others: Collection[str]) -> Json:
     """Train on the rows of other folds, and answer those of this one and of other splits; returns its
     done.json.
     """
     job = jobs.only
     file = _answers_file(run, fold)
     held = np.flatnonzero(np.equal(job.folds, fold))
-    done = file.with_name("done.json")
+    done = file.with_name(DONE)
     if done.is_file():
         return dict(read_json(done))
     learned = np.flatnonzero(~np.isin(numbers(job.features, "row"), held))
@@ -145,8 +137,7 @@ def _train_fold(
         unseen = job.data.rows[split]
         write_predictions(run, split, unseen, job.data.origins[split], judge.answer(unseen, runner))
     answers = _held_out_answers(judge, rows, held, runner)
-    with written_aside(file) as opened:
-        opened.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+    write_lines(file, answers)
     metrics = all_scores(task.grade(answers, rows.select(held)), job.extensions.metrics)
     outcome = {"fold": fold, "rows": len(held), "metrics": metrics, **trained.facts}
     write_json(done, outcome)

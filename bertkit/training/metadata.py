@@ -2,8 +2,6 @@
 same.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,35 +113,42 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
     """
     record = run.folder / "data.json"
     environment = run.folder / "environment.json"
-    problems = []
     now = versions()
-    mixed = record.is_file() and _section(record, "folds") not in ({}, _folds(job))
-    if mixed:
-        what = (
-            "the folds differ from those this run was started with: a model may predict rows that "
-            "it was trained on"
-        )
-        problems.append(Problem(str(record), what, "Start a new run."))
-    if record.is_file() and _section(record, "fingerprints") != job.data.fingerprints:
-        what = "the data differ from those this run was started with (their sha256 differs)"
-        problems.append(Problem(str(record), what, f"Restore the data, start a new run, or {ANYWAY}."))
-    before = _section(environment, "versions") if environment.is_file() else now
+    before = _section(environment, "versions", now)
     other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
-    if other:
-        what = f"the libraries differ from those this run was started with: {'; '.join(other)}"
-        problems.append(
-            Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}.")
-        )
     attached = job.extensions.names
-    started = _section(environment, "attachments", list) if environment.is_file() else attached
-    if attached != started:
-        first, second = (", ".join(names) or "no attachments of yours" for names in (started, attached))
-        what = f"the run was started with {first}, and has {second} now"
-        fix = (
+    started = _section(environment, "attachments", attached)
+    first, second = (", ".join(names) or "no attachments of yours" for names in (started, attached))
+    mixed = _section(record, "folds", {}) not in ({}, _folds(job))
+    changes = (
+        (
+            mixed,
+            record,
+            "the folds differ from those this run was started with: a model may predict rows that it was "
+            "trained on",
+            "Start a new run.",
+        ),
+        (
+            _section(record, "fingerprints", job.data.fingerprints) != job.data.fingerprints,
+            record,
+            "the data differ from those this run was started with (their sha256 differs)",
+            f"Restore the data, start a new run, or {ANYWAY}.",
+        ),
+        (
+            other,
+            environment,
+            f"the libraries differ from those this run was started with: {'; '.join(other)}",
+            f"Install those versions, start a new run, or {ANYWAY}.",
+        ),
+        (
+            attached != started,
+            environment,
+            f"the run was started with {first}, and has {second} now",
             "Resume it from Python with the same compute_loss_func and attachments, start a new run, or "
-            f"{ANYWAY}."
-        )
-        problems.append(Problem(str(environment), what, fix))
+            f"{ANYWAY}.",
+        ),
+    )
+    problems = [Problem(str(file), what, fix) for differs, file, what, fix in changes if differs]
     if problems and (mixed or not changed):
         raise DataError(problems)
 
@@ -182,8 +187,12 @@ def _folds(job: Job) -> Json:
     )
 
 
-def _section(file: Path, name: str, kind: type = dict) -> Any:
-    """A section of a JSON file; empty where it is missing or of another kind."""
+def _section(file: Path, name: str, default: Any) -> Any:
+    """A section of a JSON file; the default without the file, empty where it is missing or of another
+    kind.
+    """
+    if not file.is_file():
+        return default
     content = read_json(file)
     section = content.get(name) if isinstance(content, dict) else None
-    return section if isinstance(section, kind) else kind()
+    return section if isinstance(section, type(default)) else type(default)()

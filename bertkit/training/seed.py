@@ -1,7 +1,5 @@
 """One training: to the best checkpoint. One seed: train, calibrate, save."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -25,6 +23,7 @@ from bertkit.engine.sharding import sharded_map
 from bertkit.engine.trainer import Trainer, out_of_memory
 from bertkit.engine.training_data import MixedData, TaskData, TrainingData
 from bertkit.errors import ModelError, RecipeError, translated
+from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head
@@ -41,6 +40,7 @@ from bertkit.training.metadata import MARK, trained_with
 
 logger = logging.getLogger(__name__)
 
+DONE = "done.json"  # in the folder of a seed or fold: what became of its training
 METHODS = {"head": head.fit, "contrastive": contrastive.fit}  # by `Task.method`
 MEMORY_ADVICE = (
     "Set training: {auto_find_batch_size: true}, which takes the same steps in smaller parts, or "
@@ -56,37 +56,29 @@ class TrainedModel(NamedTuple):
     facts: Json  # `steps`, `seconds`, `best_step`, and `undecided`, as in CheckpointTrainer
 
 
-class SeedFolder:
-    """What one seed's training of one task leaves in the run of this task: its model and done.json."""
-
-    def __init__(self, run: Run, seed: int) -> None:
-        self.path = run.checkpoints / f"seed-{seed}"
-        self.done = self.path / "done.json"
-        self.models = (self.path / "model", run.model)  # where it is saved, and then published
-
-    @property
-    def finished(self) -> bool:
-        """Whether the training has ended, and its model is there."""
-        return self.done.is_file() and any(model.is_dir() for model in self.models)
+def is_trained(run: Run, folder: Path) -> bool:
+    """Whether a seed's training has ended, and its model is there: in the seed's folder, or published."""
+    return (folder / DONE).is_file() and any(model.is_dir() for model in (folder / "model", run.model))
 
 
 def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dict[str, Json]:
     """Train one seed to its best checkpoint, calibrate and save each task's model; returns each one's
     done.json.
     """
-    folders = {name: SeedFolder(part, seed) for name, part in jobs.runs(run).items()}
-    if all(folder.finished for folder in folders.values()):
-        return {name: dict(read_json(folder.done)) for name, folder in folders.items()}
+    parts = jobs.runs(run)
+    folders = {name: part.checkpoints / f"seed-{seed}" for name, part in parts.items()}
+    if all(is_trained(part, folders[name]) for name, part in parts.items()):
+        return {name: dict(read_json(folder / DONE)) for name, folder in folders.items()}
     title = f"seed {seed}" if len(jobs.recipe.seeds) > 1 else "training"
-    models = fit(jobs, seed, SeedFolder(run, seed).path, title, run.folder / "metrics.jsonl", metadata)
+    models = fit(jobs, seed, run.checkpoints / f"seed-{seed}", title, run.folder / "metrics.jsonl", metadata)
     outcomes = {}
     for name, trained in models.items():
         job = jobs.by_task[name]
-        scores = merge_and_calibrate(job, trained.runner, folders[name].path)
+        scores = merge_and_calibrate(job, trained.runner, folders[name])
         headline = scores.get("validation", {}).get(job.headline)
         outcomes[name] = {"seed": seed, "headline": headline, "metrics": scores, **trained.facts}
     for name, outcome in outcomes.items():
-        write_json(folders[name].done, outcome)
+        write_json(folders[name] / DONE, outcome)
     return outcomes
 
 
@@ -233,7 +225,7 @@ def written_to(folder: Path) -> AbstractContextManager[None]:
     return translated(SafetensorError, ModelError, folder, "cannot be written", fix)
 
 
-def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dict[str, float | None]]:
+def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, Scores]:
     """Merge LoRA into the model, calibrate it, save it in `folder`; returns its scores by split.
 
     Nothing for a single seed: no choice depends on them, and `finish` scores the saved model.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from bertkit.errors import RecipeError
 from bertkit.models.quiet import no_bars
 from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe, read
 from bertkit.run import only_writer
+from bertkit.text import Record
 from bertkit.training.finish import finish
 from bertkit.training.folds import calibrated, run_folds
 from bertkit.training.job import Extensions
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def train(
-    recipe: Recipe | MultiTaskRecipe | Mapping[str, Any] | str | Path,
+    recipe: Recipe | MultiTaskRecipe | Record | str | Path,
     output_dir: str | Path,
     *,
     data: Any = None,
