@@ -390,25 +390,21 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
         return {"scores": logits.softmax(-1) if self.kind == "single-label" else logits.sigmoid()}
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`;
-        with `truncated`. Raises ModelError.
+        """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`.
+        Raises ModelError.
         """
         starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)[1:]
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
-        marks = [{"truncated": cut} for cut in (numbers(features, "lost")[starts] > 0).tolist()]
         if self.kind == "regression":
             mean, deviation = self.options.target_scale or (0.0, 1.0)
-            scores = (mean + deviation * logits[:, 0]).tolist()
-            return [{"score": score} | marked for score, marked in zip(scores, marks, strict=True)]
+            return [{"score": score} for score in (mean + deviation * logits[:, 0]).tolist()]
         exclusive = self.kind == "single-label"
         thresholds = self.options.thresholds
         table = apply_temperature(logits, self.options.temperature or 1.0, exclusive=exclusive)
         if exclusive:
-            answers = class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)
-        else:
-            answers = (class_labels.assigned_labels(self.names, row, thresholds) for row in table.tolist())
-        return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
+            return [*class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)]
+        return [class_labels.assigned_labels(self.names, row, thresholds) for row in table.tolist()]
 
     # --- answers -> scores
 

@@ -229,16 +229,15 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         return {"scores": logits.clone() if self.options.activation == "identity" else logits.sigmoid()}
 
     def decode(self, items: Sequence[np.float32], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`score`, as the activation gives it, and `truncated`. Raises ModelError."""
+        """`score`, as the activation gives it. Raises ModelError."""
         from scipy.special import expit
 
         starts = first_features(features)
         logits = np.asarray(items, dtype=np.float64)
         require_finite(np.logical_and.reduceat(np.isfinite(logits), starts))
         best = np.maximum.reduceat(logits, starts)
-        cut = numbers(features, "lost")[starts] > 0
         scores = best if self.options.activation == "identity" else expit(best)
-        return [{"score": s, "truncated": t} for s, t in zip(scores.tolist(), cut.tolist(), strict=True)]
+        return [{"score": score} for score in scores.tolist()]
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> reranking.RankedRows:
         return self._ranked(similarity.of(answers, "score"), rows)
