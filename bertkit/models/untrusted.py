@@ -63,12 +63,6 @@ def vet(folder: Path) -> VettedFolder:
     return VettedFolder(folder)
 
 
-def vet_model(folder: Path, *, exports: bool = False) -> VettedFolder:
-    """`vet`, of a folder with a config and weights. exports, and further errors: as of `require_model`."""
-    require_model(folder, exports=exports)
-    return vet(folder)
-
-
 def vet_files(folder: Path) -> None:
     """Raises ModelError with the files that must not be opened: pipes, devices, links to what is outside the
     folder.
@@ -191,7 +185,7 @@ def _implausible(folder: Path) -> Iterator[Problem]:
     if config.get("quantization_config"):
         fix = "If you trust it, save it once in fp32 or bf16."
         yield Problem(str(file), "its weights are quantised, which is not supported", fix)
-    widest = max((size for shape in shapes if 0 not in shape for size in shape), default=0)
+    widest = max(chain.from_iterable(shape for shape in shapes if 0 not in shape), default=0)
     sizes = _read_by_transformers(config) if shapes else {}
     for name, number in chain(sizes.items(), _lengths(sizes)):
         if "layers" in name and isinstance(number, str | float):
