@@ -137,12 +137,14 @@ class Task(ABC, Generic[O]):
     @classmethod
     def usage_of(cls, options: O) -> Usage:
         """How the model card shows it in use. Default: `usage`; where there is none, with bertkit alone."""
-        columns = {name: cls.schema.columns[name] for name in sorted(cls.schema.inputs[0])}
+        schema = cls.schema
+        if cls.usage or {"text"} in schema.inputs:
+            return cls.usage or Usage('"your text"')
         row = {
-            name: ["your", "words"] if column.holds == "words" else "your text"
-            for name, column in columns.items()
+            name: ["your", "words"] if schema.columns[name].holds == "words" else "your text"
+            for name in sorted(schema.inputs[0])
         }
-        return cls.usage or Usage('"your text"' if {"text"} in cls.schema.inputs else repr(row))
+        return Usage(repr(row))
 
     @classmethod
     @abstractmethod
