@@ -20,7 +20,8 @@ LOGIN = "Log in with `hf auth login`, or set HF_TOKEN."
 def snapshot(name: str, revision: str | None) -> Path:
     """The cache's folder of a Hub model at exactly one commit; its name is the commit.
 
-    revision: a commit, tag or branch; by default the main branch. Where the Hub cannot be reached, the cache is used. Raises ModelError.
+    revision: a commit, tag or branch; by default the main branch. Where the Hub cannot be reached, the cache
+    is used. Raises ModelError.
     """
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))

@@ -268,9 +268,14 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
     # --- rows -> features
 
     def encode(self, rows: Dataset) -> Columns:
-        fields = self.options.model_dump(include={"overflow", "stride"})
-        texts = [rows[name][:] for name in (("text_a", "text_b") if self.options.pairs(rows) else ("text",))]
-        columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
+        names = ("text_a", "text_b") if self.options.pairs(rows) else ("text",)
+        columns = encode_texts(
+            self.tokenizer,
+            [rows[name][:] for name in names],
+            max_length=self.max_length,
+            overflow=self.options.overflow,
+            stride=self.options.stride,
+        )
         if any(target in rows.column_names for target in self.schema.targets):
             columns["labels"] = self.standardised(self._targets(rows))[columns["row"]].tolist()
         return Columns(columns)
