@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertkit.encoding.padding import first_windows, mean_of_windows, row_windows
+from bertkit.encoding.padding import first_windows, greatest_of_windows, mean_of_windows
 from bertkit.errors import UserError
 from bertkit.models.heads import losses
 from bertkit.models.heads.crf import pack_sentences
@@ -120,10 +120,8 @@ def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature
 
 def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """Squared error of each row's logit."""
-    first, windows = row_windows(batch)
     student, teacher = (
-        losses.greatest(logits[:, 0].float(), windows, len(first))
-        for logits in (outputs.logits, batch["soft"])
+        greatest_of_windows(logits[:, 0].float(), batch) for logits in (outputs.logits, batch["soft"])
     )
     return F.mse_loss(student, teacher, reduction="sum")
 

@@ -138,6 +138,12 @@ def first_windows(values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     return values[row_windows(batch)[0]]
 
 
+def greatest_of_windows(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """The greatest logit of each row's windows: `(windows,)` -> `(rows,)`."""
+    first, windows = row_windows(batch)
+    return logits.new_full((len(first),), -math.inf).scatter_reduce(0, windows, logits, "amax")
+
+
 def mean_of_windows(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """The mean of the logits of each row's windows: `(windows, labels)` -> `(rows, labels)` fp32."""
     import torch

@@ -37,8 +37,8 @@ def encode_texts(
     texts: Sequence[Sequence[str]],
     *,
     max_length: int,
-    overflow: Overflow,
-    stride: int,
+    overflow: Overflow = "truncate",
+    stride: int = 0,
     prefix: str = "",
 ) -> Encoded:
     """Features of each text, or pair of texts, in order. texts: the first ones, and of pairs the second ones.

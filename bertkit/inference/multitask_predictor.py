@@ -31,8 +31,6 @@ from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
 
-_ONE_BY_ONE = "Load the models one by one: bertkit.load."
-
 
 class CachedEncoder:
     """An encoder whose outputs are kept: calls between `forget` and the next are the same call."""
@@ -192,23 +190,24 @@ def load_tasks(
     }
     parts = {name: encoder_parts(*arguments) for name, arguments in models.items()}
     first = max(parts, key=lambda name: len(parts[name]))  # a part that others do not have, they do not use
-    shared = dict(models[first][0].base_model.state_dict())
+    base = models[first][0].base_model
+    shared = dict(base.state_dict())
     for name, (model, _) in models.items():
-        if type(model.base_model) is not type(models[first][0].base_model):
+        kind = type(model.base_model)
+        different = [
+            key
+            for key, tensor in model.base_model.state_dict().items()
+            if key.partition(".")[0] in parts[name] and not (key in shared and tensor.equal(shared[key]))
+        ]
+        if kind is not type(base) or different:
+            what = kind.__name__ if kind is not type(base) else different[0]
             raise ModelError(
-                str(file.with_name(name)),
-                f"its encoder differs from the encoder of {first} ({type(model.base_model).__name__})",
-                _ONE_BY_ONE,
+                file.with_name(name),
+                f"its encoder differs from the encoder of {first}: {what}",
+                "Load the models one by one: bertkit.load.",
             )
-        for key, tensor in model.base_model.state_dict().items():
-            if key.partition(".")[0] in parts[name] and not (key in shared and tensor.equal(shared[key])):
-                raise ModelError(
-                    str(file.with_name(name)),
-                    f"its encoder differs from the encoder of {first}: {key}",
-                    _ONE_BY_ONE,
-                )
     share_encoder([models[first], *models.values()])
-    encoder = CachedEncoder(models[first][0].base_model.forward)
+    encoder = CachedEncoder(base.forward)
     for model, _ in models.values():
         model.base_model.forward = encoder
     return MultiTaskPredictor(tasks, encoder)

@@ -79,7 +79,7 @@ def change_by_padding(
     longest = min(max_length, LONGEST)
     texts = ["a text", "a text " * longest]
     sides = [["a"] * 2, texts] if pairs else [texts]
-    columns = encode_texts(tokenizer, sides, max_length=longest, overflow="truncate", stride=0)
+    columns = encode_texts(tokenizer, sides, max_length=longest)
     inputs = model_inputs(tokenizer, columns)
     collate = Collator.of(tokenizer, {})
     batches = [collate({name: values[:1] for name, values in inputs.items()}), collate(inputs)]

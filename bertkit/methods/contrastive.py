@@ -23,13 +23,14 @@ from bertkit.data.rows import Columns
 from bertkit.encoding.padding import Collator, model_inputs
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
-from bertkit.methods.head import examples_of, fit_head, label_words, names_of, set_head, training_summary
+from bertkit.methods.head import examples_of, fit_head, label_words, names_of, with_head
 from bertkit.methods.linear import Linear
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.device import attention_kernels
 from bertkit.models.malloc import memory_kept
 from bertkit.models.trained_parts import freeze
 from bertkit.sections import Freeze
+from bertkit.tasks.class_labels import weight_tensor
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.text import Json, counted
 
@@ -78,25 +79,23 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, Json]:
         more = model_inputs(task.tokenizer, task.examples(named, range(len(words))))
         inputs = {name: [*values, *more[name]] for name, values in inputs.items()}
         targets = np.concatenate([targets, np.eye(len(words))])
-    weights: Any = task.options.class_weights or {}  # settled: by name
-    factors = np.array([weights[name] for name in task.names]) if weights else None
-    steps, linear = pull_to_prototypes(runner, Texts(inputs, targets), factors, seed)
+    steps, linear = pull_to_prototypes(runner, Texts(inputs, targets), seed)
     if single:
         linear = replace(linear, with_names=bool(words))
     else:
         linear = fit_head(task, examples_of(runner, features), names_of(runner), seed, STRENGTH)
-    set_head(runner.model, linear)
-    return runner.model, training_summary(linear, features, steps, started)
+    return with_head(runner.model, linear, features, steps, started)
 
 
-def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, seed: int) -> tuple[int, Linear]:
+def pull_to_prototypes(runner: Runner, texts: Texts, seed: int) -> tuple[int, Linear]:
     """Train the encoder of the runner's model; returns the number of steps, and the softmax: the scaled
     prototypes, and as bias the log of each label's share of the texts.
 
     The loss of a text is the cross-entropy of a softmax over its scaled cosines with the prototypes, plus
-    biases; with several labels, the mean over them. weights: of labels, `(labels,)`. The embeddings stay as
-    they are, and nothing is dropped out. A pure function of model, texts and seed.
+    biases; with several labels, the mean over them. The embeddings stay as they are, and nothing is dropped
+    out. A pure function of model, texts and seed.
     """
+    task: Any = runner.task
     model: Any = freeze(runner.model, Freeze(embeddings=True))
     device = next(model.parameters()).device
     model.eval()
@@ -114,7 +113,7 @@ def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, see
     steps = min(max(PASSES * batches, MIN_STEPS), MAX_STEPS)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step, steps))
     targets /= targets.sum(1, keepdim=True).clamp(min=1)
-    factors = None if weights is None else torch.from_numpy(weights).to(device, torch.float32)
+    factors = weight_tensor(task.options.class_weights, task.names, targets)
     losses = list[float]()
     draw = np.random.default_rng(seed)
     with memory_kept(), faster(device), attention_kernels(device):

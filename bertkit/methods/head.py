@@ -26,26 +26,25 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, Json]:
     """The runner's model, its head fitted on these features, and the facts of this training."""
     started = time.monotonic()
     linear = fit_head(runner.task, examples_of(runner, features), names_of(runner), seed)
-    set_head(runner.model, linear)
-    return runner.model, training_summary(linear, features, 0, started)
+    return with_head(runner.model, linear, features, 0, started)
 
 
-def set_head(model: Any, linear: Linear) -> None:
-    """Give the model this head."""
+def with_head(model: Any, linear: Linear, features: Dataset, steps: int, started: float) -> tuple[Any, Json]:
+    """The model with this head, and the facts of its training, which are logged.
+
+    steps: of the encoder. started: by time.monotonic.
+    """
+    layer = model.classifier.linear
     with torch.no_grad():
-        model.classifier.linear.weight.copy_(torch.from_numpy(linear.weight))
-        model.classifier.linear.bias.copy_(torch.from_numpy(linear.bias))
-
-
-def training_summary(linear: Linear, features: Dataset, steps: int, started: float) -> Json:
-    """Log and return the facts of a training. steps: of the encoder. started: by time.monotonic."""
+        layer.weight.copy_(torch.from_numpy(linear.weight))
+        layer.bias.copy_(torch.from_numpy(linear.bias))
     strength = "" if linear.strength is None else f", C = {linear.strength:g}"
     names = ", with the labels' names as further rows" if linear.with_names else ""
     logger.info(
         "head: learned from %s%s%s", counted(len(np.unique(numbers(features, "row"))), "row"), strength, names
     )
     facts = {"steps": steps, "seconds": time.monotonic() - started, "best_step": None}
-    return facts | {"C": linear.strength, "with_names": linear.with_names}
+    return model, facts | {"C": linear.strength, "with_names": linear.with_names}
 
 
 def fit_head(

@@ -108,23 +108,13 @@ def fit_linear(
         if kind == "regression":
             ridge = RidgeCV(ALPHAS).fit(rows.vectors, rows.targets)
             return Linear(ridge.coef_[None], np.array([ridge.intercept_]), 1 / ridge.alpha_)
-        C, with_names = (
-            (strength, names is not None) if strength else _best(kind, rows, labels, names, weights, seed)
-        )
-        (model,) = _path(kind, rows + names if names and with_names else rows, labels, [C], weights, KEPT)
-        return replace(model, with_names=with_names)
-
-
-def _best(
-    kind: Kind, rows: Examples, labels: int, names: Examples | None, weights: Weights, seed: int
-) -> tuple[float, bool]:
-    """C of least log loss without names, and whether it is lower with them at this C."""
-    if not (losses := held_out_losses(kind, rows, labels, None, weights, seed)):
-        return UNCHECKED, names is not None
-    C = min(losses, key=losses.__getitem__)
-    if not names:
-        return C, False
-    return C, held_out_losses(kind, rows, labels, names, weights, seed, [C])[C] < losses[C]
+        C = strength or UNCHECKED
+        if not strength and (losses := held_out_losses(kind, rows, labels, None, weights, seed)):
+            C = min(losses, key=losses.__getitem__)
+            if names and not held_out_losses(kind, rows, labels, names, weights, seed, [C])[C] < losses[C]:
+                names = None
+        (model,) = _path(kind, rows + names if names else rows, labels, [C], weights, KEPT)
+        return replace(model, with_names=names is not None)
 
 
 def held_out_losses(

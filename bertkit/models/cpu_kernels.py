@@ -77,14 +77,13 @@ def attention(
         )
     query = query * (query.shape[-1] ** -0.5 if scale is None else scale)
     scores = query @ key.transpose(-1, -2)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        # The lowest number, not -inf: a text of padding alone gets finite weights.
+        never = torch.finfo(scores.dtype).min
+        attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill_(~attn_mask, never)
     if attn_mask is not None:
-        scores = scores + (_bias(attn_mask, scores.dtype) if attn_mask.dtype == torch.bool else attn_mask)
+        scores = scores + attn_mask
     # Rounded once, after it: softmax of bf16 is computed in fp32.
     with torch.autocast("cpu", enabled=False):
         weights = scores.softmax(-1)
     return dropout(weights, dropout_p) @ value
-
-
-def _bias(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    # The lowest number, not -inf: a text of padding alone gets finite weights.
-    return torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)

@@ -5,26 +5,26 @@ tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import errors, get_token, snapshot_download
 
 from bertkit.errors import ModelError
+from bertkit.files import MODEL_FILES
 
 # What huggingface_hub raises: the base classes of its own error are those of its HTTP client and OSError.
 FAILURES: tuple[type[BaseException], ...] = (*errors.HfHubHTTPError.__bases__, RuntimeError, ValueError)
 LOGIN = "Log in with `hf auth login`, or set HF_TOKEN."
 
 
-def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
+def snapshot(name: str, revision: str | None) -> Path:
     """The cache's folder of a Hub model at exactly one commit; its name is the commit.
 
-    revision: a commit, tag or branch; by default the main branch. patterns: of the files that are fetched.
-    Where the Hub cannot be reached, the cache is used. Raises ModelError.
+    revision: a commit, tag or branch; by default the main branch. Where the Hub cannot be reached, the cache
+    is used. Raises ModelError.
     """
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
     except errors.HFValidationError as error:
         raise ModelError(
             "model.name",

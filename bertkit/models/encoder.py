@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import DataError, ModelError, Problem, translated
-from bertkit.files import MODEL_FILES, sha256
+from bertkit.files import sha256
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.untrusted import (
     LARGEST_VOCABULARY,
@@ -24,8 +24,8 @@ from bertkit.models.untrusted import (
     VettedFolder,
     bounded,
     read_object,
+    require_model,
     vet,
-    vet_model,
 )
 from bertkit.text import Json, Record, counted
 
@@ -140,8 +140,15 @@ def resolve_encoder(spec: ModelSpec) -> Encoder:
         return Encoder(spec.title, folder, "config", config=config)
     name = str(spec.name)
     located = _located(name, spec.revision)
-    folder = vet_model(located.folder)
-    return Encoder(name, folder, located.origin, located.revision, pooling=spec.pooling, dropout=spec.dropout)
+    require_model(located.folder)
+    return Encoder(
+        name,
+        vet(located.folder),
+        located.origin,
+        located.revision,
+        pooling=spec.pooling,
+        dropout=spec.dropout,
+    )
 
 
 class _Located(NamedTuple):
@@ -158,7 +165,7 @@ def _located(name: str, revision: str | None) -> _Located:
     if Path(name).expanduser().is_dir():
         return _Located(Path(name).expanduser(), "folder")
     try:
-        folder = snapshot(name, revision, MODEL_FILES)
+        folder = snapshot(name, revision)
     except ModelError as error:
         if name not in PACKAGED:
             raise

@@ -76,24 +76,26 @@ _DEFAULTS = {"global_attn_every_n_layers": 3, "global_rope_theta": 10_000.0, "lo
 class Architecture(Section):
     """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions`."""
 
-    hidden_size: Size = Field(description="Numbers per token.")
+    hidden_size: Size
+    """Numbers per token."""
     num_hidden_layers: Size
-    num_attention_heads: Size = Field(description="Divides hidden_size.")
-    intermediate_size: Size = Field(description="Width inside the feed-forward network.")
-    hidden_act: Activation = Field(
-        "gelu", description="Activation of the feed-forward network and of the MLM head."
-    )
+    num_attention_heads: Size
+    """Divides hidden_size."""
+    intermediate_size: Size
+    """Width inside the feed-forward network."""
+    hidden_act: Activation = "gelu"
+    """Activation of the feed-forward network and of the MLM head."""
     hidden_dropout_prob: Probability = 0.1
     attention_probs_dropout_prob: Probability = 0.1
-    max_position_embeddings: Size = Field(512, description="Tokens of the longest input.")
-    type_vocab_size: Size = Field(2, description="Segments.")
-    initializer_range: float = Field(
-        0.02, gt=0, description="Standard deviation of new weights, which are normal, not truncated."
-    )
+    max_position_embeddings: Size = 512
+    """Tokens of the longest input."""
+    type_vocab_size: Size = 2
+    """Segments."""
+    initializer_range: float = Field(0.02, gt=0)
+    """Standard deviation of new weights, which are normal, not truncated."""
     layer_norm_eps: float = Field(1e-12, gt=0)
-    positions: Literal["learned", "sinusoidal"] = Field(
-        "learned", description="sinusoidal: a fixed table, Vaswani et al. 2017, section 3.5."
-    )
+    positions: Literal["learned", "sinusoidal"] = "learned"
+    """sinusoidal: a fixed table, Vaswani et al. 2017, section 3.5."""
 
     @field_validator("num_attention_heads")
     @classmethod

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 VettedFolder = NewType("VettedFolder", Path)  # a folder that `vet` returned
+Fault = tuple[Path, str, str]  # a file, what is wrong with it, and what to do
 LARGEST_VOCABULARY = 500_000_000  # bytes of tokenizer.json and the like
 POSITIONS = 1_000_000  # more than anyone has; some positions have no tensor to compare with
 MAX_NUMBER = 10_000  # numbers up to here need no tensor to explain them
@@ -56,37 +57,32 @@ def vet(folder: Path) -> VettedFolder:
     Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain,
     code, a tokenizer that makes tokens or characters without end.
     """
-    vet_files(folder)
-    for check in (_unsuitable, _implausible, _exploding):  # a check opens only what passed those before
-        if problems := list(check(folder)):
-            raise ModelError(problems)
+    # a check opens only what passed those before
+    for check in (_unopenable, _unsuitable, _implausible, _exploding):
+        _require_none(check(folder))
     return VettedFolder(folder)
 
 
-def vet_model(folder: Path, *, exports: bool = False) -> VettedFolder:
-    """`vet`, of a folder with a config and weights. exports, and further errors: as of `require_model`."""
-    require_model(folder, exports=exports)
-    return vet(folder)
+def _require_none(faults: Iterable[Fault]) -> None:
+    """Raises ModelError with all of them."""
+    if problems := [Problem(str(file), what, fix) for file, what, fix in faults]:
+        raise ModelError(problems)
 
 
-def vet_files(folder: Path) -> None:
-    """Raises ModelError with the files that must not be opened: pipes, devices, links to what is outside the
-    folder.
+def _unopenable(folder: Path) -> Iterator[Fault]:
+    """Files that must not be opened: pipes, devices, links to what is outside the folder.
 
     In the Hub's cache, where a model's files are links to blobs, those of its own repository are inside.
     """
     real = Path(os.path.realpath(folder))
     inside = (real, real.parents[1] / "blobs") if real.parent.name == "snapshots" else (real,)
-    problems = []
     for file in sorted(folder.rglob("*")):
         target = Path(os.path.realpath(file))
         if not any(map(target.is_relative_to, inside)):
             fix = "If you trust it, replace it with the file itself."
-            problems.append(Problem(str(file), "is a link to a place outside of the model's folder", fix))
+            yield file, "is a link to a place outside of the model's folder", fix
         elif file.exists() and not (file.is_file() or file.is_dir()):  # opening one may wait without end
-            problems.append(Problem(str(file), "is not a regular file", "Remove it."))
-    if problems:
-        raise ModelError(problems)
+            yield file, "is not a regular file", "Remove it."
 
 
 def read_object(file: Path, largest: int = LARGEST_JSON) -> Json:
@@ -133,40 +129,38 @@ def bounded(folder: Path) -> Iterator[None]:
         buffers.remove()
 
 
-def _unsuitable(folder: Path) -> Iterator[Problem]:
+def _unsuitable(folder: Path) -> Iterator[Fault]:
     """Files that are too large, or name others: transformers would open what an index names, wherever it
     is.
     """
     for file in sorted(folder.rglob("*")):
         text = file.suffix in (".json", ".txt", ".model", ".jinja") and file.is_file()
         if text and (size := file.stat().st_size) > LARGEST_VOCABULARY:
-            yield Problem(str(file), f"{size / 1e6:,.0f} MB, larger than any tokenizer or config", ADVICE)
+            yield file, f"{size / 1e6:,.0f} MB, larger than any tokenizer or config", ADVICE
     for index in sorted(folder.rglob("*.safetensors.index.json")):
         files = read_object(index).get("weight_map")
         if not isinstance(files, dict):
-            yield Problem(str(index), "has no weight_map of tensors and their files", ADVICE)
+            yield index, "has no weight_map of tensors and their files", ADVICE
             continue
         for name in sorted({str(name) for name in files.values()})[:5]:
             if not name.endswith(".safetensors") or Path(name).name != name:
-                yield Problem(
-                    str(index), f"names {name!r:.100}, not a safetensors file in its folder", ADVICE
-                )
+                yield index, f"names {name!r:.100}, not a safetensors file in its folder", ADVICE
             elif not (index.parent / name).is_file():
-                yield Problem(str(index), f"names {name!r:.100}, which does not exist", "Download the file.")
-    yield from adapter_problems(folder)
+                yield index, f"names {name!r:.100}, which does not exist", "Download the file."
+    yield from _adapter(folder)
 
 
-def adapter_problems(folder: Path) -> Iterator[Problem]:
+def _adapter(folder: Path) -> Iterator[Fault]:
     """An adapter of peft, with which transformers would load another model, wherever it is."""
     if (folder / "adapter_config.json").is_file():
         fix = (
             "Merge it into its model once: "
             "PeftModel.from_pretrained(…).merge_and_unload().save_pretrained(…)."
         )
-        yield Problem(str(folder), "is an adapter, which names another model to load", fix)
+        yield folder, "is an adapter, which names another model to load", fix
 
 
-def _implausible(folder: Path) -> Iterator[Problem]:
+def _implausible(folder: Path) -> Iterator[Fault]:
     """Headers that are damaged; a config that names code or other weights, or sizes that the tensors do not
     have.
     """
@@ -180,22 +174,22 @@ def _implausible(folder: Path) -> Iterator[Problem]:
     config = read_object(file)
     for name in ("attn_implementation", "_attn_implementation"):
         if (code := config.get(name)) not in (None, *ATTENTIONS):
-            yield Problem(
-                str(file),
+            yield (
+                file,
                 f"{name} is {code!r:.60}, but bertkit does not fetch code that a model names",
                 "Remove the key.",
             )
     for name in ("transformers_weights", "configuration_files"):
         if named := config.get(name):
-            yield Problem(str(file), f"{name} names {named!r:.60}, which bertkit does not follow", REMOVE)
+            yield file, f"{name} names {named!r:.60}, which bertkit does not follow", REMOVE
     if config.get("quantization_config"):
         fix = "If you trust it, save it once in fp32 or bf16."
-        yield Problem(str(file), "its weights are quantised, which is not supported", fix)
-    widest = max((size for shape in shapes if 0 not in shape for size in shape), default=0)
+        yield file, "its weights are quantised, which is not supported", fix
+    widest = max(chain.from_iterable(shape for shape in shapes if 0 not in shape), default=0)
     sizes = _read_by_transformers(config) if shapes else {}
     for name, number in chain(sizes.items(), _lengths(sizes)):
         if "layers" in name and isinstance(number, str | float):
-            yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number", ADVICE)
+            yield file, f"{name} is {number!r:.60}, not a whole number", ADVICE
         if type(number) is not int or name.endswith(("_id", "_index")) or not SIZE.search(name):
             continue
         least = -math.inf
@@ -212,7 +206,7 @@ def _implausible(folder: Path) -> Iterator[Problem]:
                 f"{name} is {number:,}, but the weights are {len(shapes):,} tensors of dimensions up to "
                 f"{widest:,}"
             )
-            yield Problem(str(file), what, ADVICE)
+            yield file, what, ADVICE
 
 
 def _read_by_transformers(config: Record) -> Json:
@@ -239,7 +233,7 @@ def _lengths(config: Record) -> Iterator[tuple[str, int]]:
             values += value.items() if isinstance(value, dict) else [(name, item) for item in value]
 
 
-def _exploding(folder: Path) -> Iterator[Problem]:
+def _exploding(folder: Path) -> Iterator[Fault]:
     """More tokens than transformers adds in seconds, and normalizers that make a long text of a short one."""
     names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     for file in filter(Path.is_file, map(folder.joinpath, names)):
@@ -255,17 +249,15 @@ def _exploding(folder: Path) -> Iterator[Problem]:
                 and number > MAX_NUMBER
                 and not name.endswith(("_id", "len", "length", "size"))
             ):
-                yield Problem(str(file), f"{name}: {number:,}; at most {MAX_NUMBER:,} are allowed", ADVICE)
+                yield file, f"{name}: {number:,}; at most {MAX_NUMBER:,} are allowed", ADVICE
         if named := settings.get("fast_tokenizer_files"):
-            yield Problem(
-                str(file), f"fast_tokenizer_files names {named!r:.60}, which bertkit does not follow", REMOVE
-            )
+            yield file, f"fast_tokenizer_files names {named!r:.60}, which bertkit does not follow", REMOVE
         if _explodes(settings.get("normalizer")):
             what = (
                 f"its normalizer makes more than {GROWTH} characters of one, or has over "
                 f"{NORMALIZERS:,} steps"
             )
-            yield Problem(str(file), what, ADVICE)
+            yield file, what, ADVICE
 
 
 def _explodes(normalizer: Any) -> bool:
@@ -314,7 +306,7 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
 
     exports: whether a folder that `bertkit export` wrote will do, too.
     """
-    vet_files(folder)
+    _require_none(_unopenable(folder))
     config = folder / "config.json"
     section = read_object(config).get("bertkit") if config.is_file() else None
     if isinstance(section, dict) and section.get("onnx") is not None:
@@ -325,8 +317,7 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
             "is an exported model, whose weights are in an ONNX graph",
             "Use the run that it was exported from.",
         )
-    if problem := next(adapter_problems(folder), None):
-        raise ModelError(problem)
+    _require_none(_adapter(folder))
     if not config.is_file():
         raise ModelError(
             folder,

@@ -137,12 +137,14 @@ class Task(ABC, Generic[O]):
     @classmethod
     def usage_of(cls, options: O) -> Usage:
         """How the model card shows it in use. Default: `usage`; where there is none, with bertkit alone."""
-        columns = {name: cls.schema.columns[name] for name in sorted(cls.schema.inputs[0])}
+        schema = cls.schema
+        if cls.usage or {"text"} in schema.inputs:
+            return cls.usage or Usage('"your text"')
         row = {
-            name: ["your", "words"] if column.holds == "words" else "your text"
-            for name, column in columns.items()
+            name: ["your", "words"] if schema.columns[name].holds == "words" else "your text"
+            for name in sorted(schema.inputs[0])
         }
-        return cls.usage or Usage('"your text"' if {"text"} in cls.schema.inputs else repr(row))
+        return Usage(repr(row))
 
     @classmethod
     @abstractmethod
@@ -215,7 +217,8 @@ class Task(ABC, Generic[O]):
     @abstractmethod
     def encode(self, rows: Dataset) -> Dataset:
         """A chunk of rows -> features. A row may give several; `row` says which, `length` counts tokens, and
-        `unread` is that of `encoding.pieces`, where there are texts. Of tasks that generate a text,
+        `unread` is that of `encoding.pieces`, where there are texts; `lost` counts the tokens of a row that
+        no feature holds, where texts are truncated. Of tasks that generate a text,
         `target_length` counts the tokens of the target.
 
         Rows and features are Datasets, or `Columns`, which have the methods of Dataset that tasks use.
@@ -412,15 +415,20 @@ def evaluate(
 
 
 def with_input_flags(answers: Sequence[Answer], features: Dataset) -> Iterator[Answer]:
-    """The answers, `empty` where a text of the row has no token, `unreadable` where one has only unknown
-    tokens.
+    """The answers, `truncated` where features lack tokens of the row, `empty` where a text of it has no
+    token, `unreadable` where one has only unknown tokens.
     """
     if "unread" not in features.column_names:
         yield from answers
         return
-    unread = np.maximum.reduceat(numbers(features, "unread"), first_features(features)).tolist()
-    for answer, little in zip(answers, unread, strict=True):
-        yield {**answer, "empty": little == 2, "unreadable": little == 1}
+    starts = first_features(features)
+    unread = np.maximum.reduceat(numbers(features, "unread"), starts)
+    flags = {"empty": unread == 2, "unreadable": unread == 1}
+    if "lost" in features.column_names:
+        lost = np.maximum.reduceat(numbers(features, "lost"), starts)
+        flags = {"truncated": lost > 0, **flags}
+    for number, answer in enumerate(answers):
+        yield {**answer, **{name: bool(values[number]) for name, values in flags.items()}}
 
 
 def predicted(

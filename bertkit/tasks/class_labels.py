@@ -200,10 +200,10 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
     if wanted is None:
         return {value: value for value in values}
     names = ", ".join(wanted) + (f" (or 0 to {len(wanted) - 1})" if isinstance(wanted, list) else "")
-    if isinstance(wanted, list) and not set(values) <= set(wanted):
-        wanted = {str(index): name for index, name in enumerate(wanted)}
     if isinstance(wanted, list):
-        return {name: name for name in wanted}
+        if set(values) <= set(wanted):
+            return {name: name for name in wanted}
+        wanted = {str(index): name for index, name in enumerate(wanted)}
     unknown = [value for value in values if value not in wanted]
     if unknown:
         raise DataError(

@@ -63,7 +63,7 @@ class Decision(NamedTuple):
 
 SCORE = Key("score", "score", float)
 SPAN = (Key("start", "span", int), Key("end", "span", int), SCORE)
-READ = (  # of rows that are texts; `with_input_flags` adds all but the first
+READ = (  # of rows that are texts; `with_input_flags` adds them
     Key("truncated", "mark", bool, "the text was longer than the model's maximum length, and was cut"),
     Key("empty", "mark", bool, "a text of the row has no token"),
     Key("unreadable", "mark", bool, "all tokens of a text of the row are unknown to the tokenizer"),

@@ -182,11 +182,8 @@ class Pretraining(Task[PretrainingOptions]):
         """Pairs with masks, sampled by (seed, epoch), at the highest share of a schedule; alike in all
         evaluations.
         """
-        return (
-            self._training_masking(features, indices, *draw)
-            if draw
-            else self._masking(features, indices, 0, 0)
-        )
+        masking = self._training_masking if draw else self._masking
+        return masking(features, indices, *(draw or (0, 0)))
 
     def scheduled(self, batch: Batch, progress: float) -> Batch:
         """Fewer tokens masked, by the schedule of `mask_probability`."""
@@ -268,12 +265,8 @@ class Pretraining(Task[PretrainingOptions]):
 
     def count(self, batch: Batch) -> tuple[float, ...]:
         """Masked tokens; pairs."""
-        words = float((batch["labels"] != -100).sum())
-        return (
-            (words,)
-            if self.options.nsp == "none"
-            else (words, float((batch["next_sentence_label"] != -100).sum()))
-        )
+        targets = ("labels",) if self.options.nsp == "none" else ("labels", "next_sentence_label")
+        return tuple(float((batch[name] != -100).sum()) for name in targets)
 
     # --- outputs -> answers -> scores
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from bertkit.data.columns import label_names
-from bertkit.data.on_disk import column_values, numbers
+from bertkit.data.on_disk import column_values
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import required
@@ -219,9 +219,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             return super().decode(items, features, rows)
         sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0]))
         pairs = similarity.unit(sides).transpose(1, 0, 2)
-        answers = similarity.by_cosine([*pairs], rows, self.names, self.options.threshold)
-        cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
-        return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
+        return similarity.by_cosine([*pairs], rows, self.names, self.options.threshold)
 
     def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The threshold of best accuracy, where there are labels and it is left open."""

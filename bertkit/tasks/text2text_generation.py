@@ -144,8 +144,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
 
     def encode(self, rows: Dataset) -> Columns:
         """Sources as the tokenizer's inputs, cut at the end; `labels`, the tokens of the target and [SEP]."""
-        limits: Json = {"max_length": self.max_length, "overflow": "truncate", "stride": 0}
-        columns = encode_texts(self.tokenizer, [rows["text"][:]], **limits)
+        columns = encode_texts(self.tokenizer, [rows["text"][:]], max_length=self.max_length)
         if "target" in rows.column_names:
             targets = [encoding.ids for encoding in tokenize(self.tokenizer, rows["target"][:])]
             room = self.max_length - 1
@@ -226,15 +225,13 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         return {"tokens": outputs}
 
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
-        """Per row `generated_text`; `finished`: it ended before `max_new_tokens`; `truncated`: the source was
-        cut.
-        """
+        """Per row `generated_text`; `finished`: it ended before `max_new_tokens`."""
         require_finite(item.min() >= 0 for item in items)
         end = self.tokenizer.sep_token_id
         answers = [item.tolist() for item in items]
         return [
-            {"generated_text": text, "finished": end in ids, "truncated": lost > 0}
-            for text, ids, lost in zip(self.spelled(answers), answers, features["lost"][:], strict=True)
+            {"generated_text": text, "finished": end in ids}
+            for text, ids in zip(self.spelled(answers), answers, strict=True)
         ]
 
     def spelled(self, ids: list[list[int]]) -> list[str]:

@@ -268,9 +268,14 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
     # --- rows -> features
 
     def encode(self, rows: Dataset) -> Columns:
-        fields = self.options.model_dump(include={"overflow", "stride"})
-        texts = [rows[name][:] for name in (("text_a", "text_b") if self.options.pairs(rows) else ("text",))]
-        columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
+        names = ("text_a", "text_b") if self.options.pairs(rows) else ("text",)
+        columns = encode_texts(
+            self.tokenizer,
+            [rows[name][:] for name in names],
+            max_length=self.max_length,
+            overflow=self.options.overflow,
+            stride=self.options.stride,
+        )
         if any(target in rows.column_names for target in self.schema.targets):
             columns["labels"] = self.standardised(self._targets(rows))[columns["row"]].tolist()
         return Columns(columns)
@@ -390,25 +395,21 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
         return {"scores": logits.softmax(-1) if self.kind == "single-label" else logits.sigmoid()}
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`;
-        with `truncated`. Raises ModelError.
+        """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`.
+        Raises ModelError.
         """
         starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)[1:]
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
-        marks = [{"truncated": cut} for cut in (numbers(features, "lost")[starts] > 0).tolist()]
         if self.kind == "regression":
             mean, deviation = self.options.target_scale or (0.0, 1.0)
-            scores = (mean + deviation * logits[:, 0]).tolist()
-            return [{"score": score} | marked for score, marked in zip(scores, marks, strict=True)]
+            return [{"score": score} for score in (mean + deviation * logits[:, 0]).tolist()]
         exclusive = self.kind == "single-label"
         thresholds = self.options.thresholds
         table = apply_temperature(logits, self.options.temperature or 1.0, exclusive=exclusive)
         if exclusive:
-            answers = class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)
-        else:
-            answers = (class_labels.assigned_labels(self.names, row, thresholds) for row in table.tolist())
-        return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
+            return [*class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)]
+        return [class_labels.assigned_labels(self.names, row, thresholds) for row in table.tolist()]
 
     # --- answers -> scores
 

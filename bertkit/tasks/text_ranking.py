@@ -14,7 +14,7 @@ from bertkit.data.on_disk import first_features, numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.table import Checked, Table
-from bertkit.encoding.padding import row_windows
+from bertkit.encoding.padding import first_windows, greatest_of_windows
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, RowsError, require_finite
 from bertkit.evaluation import baselines, reranking, similarity
@@ -140,9 +140,13 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
     def encode(self, rows: Dataset) -> Columns:
         """Targets are scaled to `score_range`, except for listwise."""
-        fields = self.options.model_dump(include={"overflow", "stride"})
-        texts = rows["query"][:], rows["document"][:]
-        columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
+        columns = encode_texts(
+            self.tokenizer,
+            [rows["query"][:], rows["document"][:]],
+            max_length=self.max_length,
+            overflow=self.options.overflow,
+            stride=self.options.stride,
+        )
         if any(name in rows.column_names for name in self.schema.targets):
             score_range = None if self.options.loss == "listwise" else self.options.score_range
             low, high = score_range or (0.0, 1.0)
@@ -185,8 +189,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
         logits, targets = self._scored(outputs, batch)
         if self.options.loss == "listwise":
-            first, _ = row_windows(batch)
-            return losses.listnet(logits, targets, losses.query_sizes(batch["group"][first]))
+            return losses.listnet(logits, targets, self._query_sizes(batch))
         if self.options.loss == "mse":
             scores = logits.sigmoid() if self.options.activation == "sigmoid" else logits
             return F.mse_loss(scores, targets, reduction="sum")
@@ -201,21 +204,21 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
     def _scored(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logit and target of each row, `(rows,)` fp32."""
-        from bertkit.models.heads import losses
+        targets = first_windows(batch["labels"], batch)
+        return greatest_of_windows(outputs.logits[:, 0].float(), batch), targets.float()
 
-        first, windows = row_windows(batch)
-        return losses.greatest(outputs.logits[:, 0].float(), windows, len(first)), batch["labels"][
-            first
-        ].float()
+    def _query_sizes(self, batch: Batch) -> list[int]:
+        """How many rows each query has; those of a query are adjacent."""
+        import torch
+
+        queries = first_windows(batch["group"], batch)
+        return [*torch.unique_consecutive(queries, return_counts=True)[1].tolist()]
 
     def count(self, batch: Batch) -> float:
         """Rows; for listwise, queries of several rows: one row alone has no loss."""
-        from bertkit.models.heads import losses
-
-        first, _ = row_windows(batch)
         if self.options.loss == "listwise":
-            return float(sum(size > 1 for size in losses.query_sizes(batch["group"][first])))
-        return float(len(first))
+            return float(sum(size > 1 for size in self._query_sizes(batch)))
+        return float(len(first_windows(batch["row"], batch)))
 
     # --- outputs -> answers -> scores
 
@@ -229,16 +232,15 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         return {"scores": logits.clone() if self.options.activation == "identity" else logits.sigmoid()}
 
     def decode(self, items: Sequence[np.float32], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`score`, as the activation gives it, and `truncated`. Raises ModelError."""
+        """`score`, as the activation gives it. Raises ModelError."""
         from scipy.special import expit
 
         starts = first_features(features)
         logits = np.asarray(items, dtype=np.float64)
         require_finite(np.logical_and.reduceat(np.isfinite(logits), starts))
         best = np.maximum.reduceat(logits, starts)
-        cut = numbers(features, "lost")[starts] > 0
         scores = best if self.options.activation == "identity" else expit(best)
-        return [{"score": s, "truncated": t} for s, t in zip(scores.tolist(), cut.tolist(), strict=True)]
+        return [{"score": score} for score in scores.tolist()]
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> reranking.RankedRows:
         return self._ranked(similarity.of(answers, "score"), rows)

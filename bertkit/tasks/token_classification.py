@@ -271,6 +271,11 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return self.options.scheme == "none"
 
     @property
+    def crf(self) -> bool:
+        """Whether a sentence is read as a chain."""
+        return self.options.head == "crf"
+
+    @property
     def answers(self) -> Sequence[AnswerForm]:
         return (WORDS if self.plain else ENTITIES,)
 
@@ -295,7 +300,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from super().check(features, split)
         most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
-        if most > MANY_WINDOWS and self.options.head == "crf":
+        if most > MANY_WINDOWS and self.crf:
             yield warn(
                 f"{split}: a text of {most} windows is trained as one chain, in one batch",
                 "If memory runs out, use shorter texts, such as sentences.",
@@ -340,13 +345,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def units(self, features: Dataset) -> np.ndarray:
         """All windows of a sentence are trained on together where they are one chain."""
-        return numbers(features, "row") if self.options.head == "crf" else super().units(features)
+        return numbers(features, "row") if self.crf else super().units(features)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForTokenClassification
 
         model = load_model(encoder, AutoModelForTokenClassification, classifier(self.tags), new_head=new_head)
-        if self.options.head == "softmax":
+        if not self.crf:
             return model
         from bertkit.models.heads.crf import attach_chain
 
@@ -355,10 +360,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
     @property
     def learning_rate_factors(self) -> Mapping[str, float]:
         """Transitions start at zero and are few: at the encoder's learning rate they would stay there."""
-        return {"crf": CHAIN_LEARNING_RATE} if self.options.head == "crf" else {}
+        return {"crf": CHAIN_LEARNING_RATE} if self.crf else {}
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
-        return {"crf": model.crf} if self.options.head == "crf" else {}
+        return {"crf": model.crf} if self.crf else {}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each word, or a chain's negative log likelihood; `logits` are `(windows, tokens,
@@ -373,7 +378,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         logits = tagger.word_logits(outputs["logits"], batch).float()
         labels = batch["labels"][batch["heads"] >= 0]
         weight = self.weights(labels)
-        if self.options.head == "softmax":
+        if not self.crf:
             return F.cross_entropy(logits, labels, weight, reduction="sum", label_smoothing=label_smoothing)
         if not len(logits):
             return logits.sum()
@@ -383,7 +388,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """`logits`, `(windows, tokens, tags)`; tag ids `(windows, tokens)`, -100 but at the first token of a
         word.
         """
-        if self.options.head == "crf":
+        if self.crf:
             return None
         heads = batch["heads"]
         window, _ = (heads >= 0).nonzero(as_tuple=True)
@@ -415,19 +420,19 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """`emissions`, `words` and a chain's `transitions`, `start` and `end`; see `reduced_words`."""
         from bertkit.models.heads.crf import reduced_words
 
-        return reduced_words(outputs, batch, crf=self.options.head == "crf")
+        return reduced_words(outputs, batch, crf=self.crf)
 
     def extra_outputs(self, reduced: Reduced) -> Reduced:
         """`tags` and `scores`, `(windows, words)`: the most probable tag and its probability; nothing for a
         CRF.
         """
-        if self.options.head == "crf":  # its best path is added by `bertkit.exports.viterbi`
+        if self.crf:  # its best path is added by `bertkit.exports.viterbi`
             return {}
         best = (reduced["emissions"] / (self.options.temperature or 1)).softmax(-1).max(-1)
         return {"tags": best.indices, "scores": best.values}
 
     def items(self, arrays: Arrays) -> Sequence[tagger.Emissions]:
-        return tagger.window_emissions(arrays, len(self.tags), crf=self.options.head == "crf")
+        return tagger.window_emissions(arrays, len(self.tags), crf=self.crf)
 
     def decode(self, items: Sequence[tagger.Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `words`, each a {word, tag, start, end, score}; unless the scheme is none,

@@ -180,10 +180,15 @@ class VectorTask(Task[V]):
 
         Besides the columns of `encode_texts`: `side`, from 0, and `same`, a number that equal texts share.
         """
-        limits: Json = {"max_length": self.max_length, "overflow": self.options.overflow, "stride": 0}
         encoded = []
         for number, (name, texts) in enumerate(sides.items()):
-            columns = encode_texts(self.tokenizer, [texts], prefix=self.prefix(name), **limits)
+            columns = encode_texts(
+                self.tokenizer,
+                [texts],
+                max_length=self.max_length,
+                overflow=self.options.overflow,
+                prefix=self.prefix(name),
+            )
             columns |= {"side": [number] * len(texts), "same": [_number(text) for text in texts]}
             encoded.append(columns)
         rows = range(len(encoded[0]["row"]))
@@ -264,10 +269,8 @@ class VectorTask(Task[V]):
         return {"vectors": outputs["vectors"].float()}
 
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`vector` of a text, and `truncated`. Raises ModelError where vectors are not finite."""
-        cut = (numbers(features, "lost") > 0).tolist()
-        table = stacked(items).tolist()
-        return [{"vector": vector, "truncated": t} for vector, t in zip(table, cut, strict=True)]
+        """`vector` of a text. Raises ModelError where vectors are not finite."""
+        return [{"vector": vector} for vector in stacked(items).tolist()]
 
 
 def stacked(items: Sequence[Any]) -> np.ndarray:

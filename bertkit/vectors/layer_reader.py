@@ -80,9 +80,7 @@ class LayerReader:
         """`(texts, size + 1)`: the last column is the number of dropped tokens, so that it is cached too."""
         from bertkit.models.heads.vector_head import pool
 
-        columns = encode_texts(
-            self.tokenizer, [texts], max_length=self.max_length, overflow="truncate", stride=0
-        )
+        columns = encode_texts(self.tokenizer, [texts], max_length=self.max_length)
         rows = np.empty((len(texts), self.size + 1), dtype=np.float32)
         rows[:, -1] = columns["lost"]
         pooling: Any = self.params.pool  # not "none", which goes to `words`

@@ -121,8 +121,7 @@ def reduced_words(outputs: Any, batch: Batch, *, crf: bool) -> dict[str, Tensor]
     """
     reduced = {"emissions": emissions(outputs["logits"], batch), "words": (batch["heads"] >= 0).sum(1)}
     if crf:
-        chain = zip(("transitions", "start", "end"), outputs["chain"], strict=True)
-        reduced |= {name: part.float() for name, part in chain}
+        reduced |= {name: part.float() for name, part in outputs["chain"]._asdict().items()}
     return reduced
 
 

@@ -19,13 +19,6 @@ from bertkit.models.heads.forward_backward import Chain, log_sums_before
 NOWHERE = -1e4  # the score of a document that a shorter list does not have; finite, since 0 * -inf is not 0
 
 
-def greatest(logits: Tensor, windows: Tensor, rows: int) -> Tensor:
-    """The greatest logit of each row's windows, `(rows,)`, from logits and their rows' numbers, `(windows,)`
-    each.
-    """
-    return logits.new_full((rows,), -torch.inf).scatter_reduce(0, windows, logits, "amax")
-
-
 def listnet(scores: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
     """ListNet's top-one cross-entropy (Cao et al. 2007, section 4), summed over the lists, `()`.
 
@@ -34,14 +27,6 @@ def listnet(scores: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
     lists = pad_sequence(list(torch.split(scores, list(sizes))), batch_first=True, padding_value=NOWHERE)
     grades = pad_sequence(list(torch.split(targets, list(sizes))), batch_first=True, padding_value=-torch.inf)
     return F.cross_entropy(lists, grades.softmax(dim=1), reduction="sum")
-
-
-def query_sizes(groups: Tensor) -> list[int]:
-    """How many rows each query has. groups: `(rows,)`, the number of each row's query, those of a query
-    adjacent.
-    """
-    sizes: list[int] = torch.unique_consecutive(groups, return_counts=True)[1].tolist()
-    return sizes
 
 
 def cosent(scores: Tensor, targets: Tensor, scale: float) -> Tensor:
