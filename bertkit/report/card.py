@@ -31,7 +31,7 @@ YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOT
 FRONT = re.compile(r"\A\s*---\n.*?^---$", re.MULTILINE | re.DOTALL)
 LEADERBOARD = ".eval_results/bertkit.yaml"  # beside the card
 PLACEHOLDER = "PATH_OR_HUB_ID"  # stands for the model in `Usage`
-FIRST = (
+FIRST = [
     "library_name",
     "pipeline_tag",
     "license",
@@ -40,7 +40,7 @@ FIRST = (
     "base_model_relation",
     "datasets",
     "tags",
-)
+]
 
 
 def write_card(run: Run, repo_id: str | None = None) -> Path:
@@ -137,7 +137,7 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
         model_name=repo_id.partition("/")[2] if repo_id else _title(facts),
         pipeline_tag=tag,
         tags=["bertkit"] if tag == facts.task else ["bertkit", facts.task],
-    ).to_yaml(original_order=list(FIRST))
+    ).to_yaml(original_order=FIRST)
 
 
 def leaderboard(facts: Facts) -> str:

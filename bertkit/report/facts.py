@@ -152,10 +152,11 @@ def damage_as_error(folder: str | Path) -> AbstractContextManager[None]:
         ArithmeticError,
         RecursionError,
         StopIteration,
+        TemplateError,
     )
     what = "one of its files has unexpected content"
     fix = f"{EDITED} Otherwise please report a bug of bertkit."
-    return translated((*kinds, TemplateError), ModelError, str(folder), what, fix)
+    return translated(kinds, ModelError, folder, what, fix)
 
 
 def data_of(row: Row) -> Json:

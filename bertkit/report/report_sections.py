@@ -61,8 +61,10 @@ def published(name: object) -> str:
     """The name of an encoder or data set without local folders; what the rows are for a data set without a
     name.
     """
-    if not isinstance(name, str) or name == MEMORY:
-        return "rows passed from Python" if name == MEMORY else "local files"
+    if name == MEMORY:
+        return "rows passed from Python"
+    if not isinstance(name, str):
+        return "local files"
     return Path(name).name if name.startswith("/") else name
 
 
