@@ -6,6 +6,7 @@ scikit-learn's.
 
 import json
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -212,7 +213,8 @@ def test_scores_are_the_same_however_many_rows_are_worked_on_at_a_time(kind, mon
     known = {"rows": 99, "gold": np.linspace(1, 0, 99).tolist()} if kind == "single-label" else None
 
     def reported():
-        graded = GradedLabels.of(kind, LABELS, truth, answers, 2.0, 0.4, known)
+        graded = GradedLabels.of(kind, LABELS, truth, answers)
+        graded = replace(graded, temperature=2.0, thresholds=0.4, conformal=known)
         return graded.scores, graded.intervals(), graded.details()
 
     whole = reported()
@@ -228,15 +230,16 @@ def test_fixed_thresholds_decide_again_at_the_fitted_temperature(fixed):
     table = rng.beta(0.2, 0.2, (60, 3))
     truth = rng.integers(0, 2, (60, 3))
     answers = [assigned_labels(LABELS, row, fixed) for row in table.tolist()]
-    fitted = GradedLabels.of("multi-label", LABELS, truth, answers, thresholds=fixed).after_fit()
+    graded = replace(GradedLabels.of("multi-label", LABELS, truth, answers), thresholds=fixed)
+    fitted = graded.after_fit()
     assert fitted.temperature > 2
     again = [assigned_labels(LABELS, row, fixed) for row in fitted.table.tolist()]
     assert again != answers
-    expected = GradedLabels.of("multi-label", LABELS, truth, again, fitted.temperature, fixed)
+    expected = GradedLabels.of("multi-label", LABELS, truth, again)
     assert fitted.chosen.tolist() == expected.chosen.tolist()
     assert fitted.scores == expected.scores
     assert fitted.calibrated() == {}
-    assert GradedLabels.of("multi-label", LABELS, truth, answers, 1.0, fixed).after_fit().chosen.tolist() == [
+    assert replace(graded, temperature=1.0).after_fit().chosen.tolist() == [
         [int(name in answer["labels"]) for name in LABELS] for answer in answers
     ]
 

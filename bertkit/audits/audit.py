@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -244,15 +245,16 @@ def page(schema: Schema, parts: Sequence[Section], folder: Path, trained: Sequen
     trained: what `bertkit train` is called with to train on the corrected labels.
     """
     figures = {title: value for part in parts for title, value in part.figures.items()}
-    helpers = {
-        "place_of": place_of,
-        "texts_of": lambda row: schema.shown(row).values(),
-        "shortened": shortened,
-        "most": MAX_ROWS,
-    }
-    command = shlex.join(["bertkit", "train", *trained, "--output-dir", "runs/corrected"])
     return render(
-        "audit.html", name=folder.resolve().name, figures=figures, parts=parts, command=command, **helpers
+        "audit.html",
+        name=folder.resolve().name,
+        figures=figures,
+        parts=parts,
+        command=shlex.join(["bertkit", "train", *trained, "--output-dir", "runs/corrected"]),
+        place_of=place_of,
+        texts_of=lambda row: schema.shown(row).values(),
+        shortened=shortened,
+        most=MAX_ROWS,
     )
 
 
@@ -276,7 +278,6 @@ def write_lists(part: Section, folder: Path) -> None:
     with written_aside(folder / f"{part.name}.jsonl") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.rows)
     with written_aside(folder / f"{part.name}.csv", "utf-8-sig") as file:
-        names = dict.fromkeys(name for row in part.rows for name in row)
-        write_csv(
-            file, [names, *(map(row.get, names) for row in part.rows)], f"{part.name}.csv", written=_cell
-        )
+        names = dict.fromkeys(chain(*part.rows))
+        lines = [names, *(map(row.get, names) for row in part.rows)]
+        write_csv(file, lines, f"{part.name}.csv", written=_cell)

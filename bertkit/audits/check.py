@@ -23,7 +23,7 @@ class Checked:
         """What the model reads and how often it is trained, for people."""
         for name, job in self.jobs.by_task.items():
             task = job.task
-            first = job.task.examples(job.features, [0])["input_ids"][0]
+            first = task.examples(job.features, [0])["input_ids"][0]
             yield f"{f'{name}: ' if name else ''}{task.name}: {task.describe()}"
             yield f"first row as the model reads it: {task.tokenizer.decode(first)}"
         features_by_task = [(job.task, job.features) for job in self.jobs.by_task.values()]

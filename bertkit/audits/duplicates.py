@@ -144,8 +144,10 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
     ranked.sort(key=lambda pair: (pair[0], -len(pair[1])))
     counts = np.bincount([problem for problem, _ in ranked], minlength=len(PROBLEMS))
     listed = [
-        {**identified(rows[index], schema), "cluster": number, "problem": PROBLEMS[problem]}
-        | {
+        {
+            **identified(rows[index], schema),
+            "cluster": number,
+            "problem": PROBLEMS[problem],
             "target": _shown(targets, rows[index]),
             "cosine": round(min(1.0, float(whole[index] @ whole[cluster[0]])), 4),
         }

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.audits.confident import guesses, likely_wrong, margins, table_of, wrong_share
 from bertkit.audits.parts import METHOD, Row, Section, corrected, to_check
-from bertkit.evaluation.intervals import Floats
+from bertkit.evaluation.intervals import Bools, Floats, Ints
 from bertkit.evaluation.squad_metrics import rule_of
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.class_labels import settle_labels
@@ -32,7 +32,6 @@ def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: st
     names = list(rows[0]["answer"][answered])
     table = table_of((row["answer"][answered] for row in rows), names)
     gold = np.array([names.index(name_of[row[target]]) for row in rows])
-    wrong = np.flatnonzero(likely_wrong(table, gold))
     best = table.argmax(axis=1)
 
     def correction(row: int) -> Row:
@@ -41,7 +40,7 @@ def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: st
             rows[row], target, value_of[new], names[gold[row]], new, probability=table[row].max()
         )
 
-    ranked = wrong[np.argsort(margins(table, gold)[wrong], kind="stable")]
+    ranked = _ranked(margins(table, gold), likely_wrong(table, gold))
     share = wrong_share(gold, best, guesses(table, gold), np.arange(len(rows)))
     return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], share)
 
@@ -69,7 +68,7 @@ def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) 
         values = [value_of[name] for name in new]
         return corrected(rows[row], target, values, ", ".join(old), ", ".join(new), probability=doubt[row])
 
-    ranked = (row for row in np.argsort(-doubt, kind="stable") if doubt[row])
+    ranked = _ranked(-doubt, doubt > 0)
     pairs = 2 * np.arange(len(names))
     unit = np.repeat(np.arange(len(rows)), len(names))
     decisions = (gold + pairs).ravel()
@@ -91,7 +90,7 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
         new = round(float(expected[row]), 4)
         return corrected(rows[row], target, new, f"{gold[row]:g}", f"{new:g}", deviations=deviations[row])
 
-    ranked = (row for row in np.argsort(-deviations, kind="stable") if deviations[row] > FAR_OFF)
+    ranked = _ranked(-deviations, deviations > FAR_OFF)
     note = (
         "A number is listed if it is more than three standard deviations of the error away from the "
         "prediction of a model that was not trained on its row, rescaled by a linear fit to all predictions."
@@ -110,23 +109,26 @@ def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
         [rule.scores(answer["answer"], gold)[1] for answer, gold in zip(answers, golds, strict=True)]
     )
     score, null = np.array([[answer["score"], answer[answered]] for answer in answers]).T
-    silent, unanswerable = np.array(
-        [[not answer["answer"], not gold] for answer, gold in zip(answers, golds, strict=True)]
-    ).T
+    silent = np.array([not answer["answer"] for answer in answers])
+    unanswerable = np.array([not gold for gold in golds])
     limit = np.where(silent, _mean(null[unanswerable]), _mean(score[(overlap > 0) & ~silent]))
-    wrong = np.flatnonzero((overlap == 0) & (score >= limit))
 
     def correction(index: int) -> Row:
         answer = answers[index]
         text = answer["answer"]
-        value = (
-            {"text": [text], "answer_start": [answer["start"]]} if text else {"text": [], "answer_start": []}
-        )
+        some = bool(text)
+        value = {"text": [text] * some, "answer_start": [answer["start"]] * some}
         old = " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
         return corrected(rows[index], target, value, old, text or NO_ANSWER, probability=score[index])
 
-    ranked = wrong[np.argsort(-score[wrong], kind="stable")]
+    ranked = _ranked(-score, (overlap == 0) & (score >= limit))
     return to_check([*map(correction, ranked)], len(rows), "answer", [ANSWERS])
+
+
+def _ranked(order: Floats, listed: Bools) -> Ints:
+    """The rows that are listed, `(rows,)` flags, in ascending order."""
+    rows = np.argsort(order, kind="stable")
+    return rows[listed[rows]]
 
 
 def _names(recipe: Recipe, values: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:

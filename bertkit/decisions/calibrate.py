@@ -23,21 +23,12 @@ from bertkit.evaluation.similarity import LabelledPairs
 from bertkit.files import not_a_run, read_json, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.predictor import Predictor, load, model_folder, require_torch_model
+from bertkit.report.score_tables import FITTED
 from bertkit.run import Run
 from bertkit.tasks import base
 from bertkit.tasks.base import Task
 from bertkit.text import Json
 from bertkit.training.publish import write_reports
-
-# options set here
-FITTED = (
-    "temperature",
-    "thresholds",
-    "threshold",
-    "cutoffs",
-    "null_threshold",
-    "conformal",
-)
 
 
 def calibrate(
@@ -79,7 +70,7 @@ def calibrate(
     split, rows = rows_of_split(source, predictor, data, None, ("validation",), overrides)
     if data is None and split != "validation":
         raise DataError(source, "has no labelled validation rows", "Pass labelled rows as `data`.")
-    names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
+    names = [name for name in (*FITTED, "conformal") if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
     log_findings(few_rows(scores["labels"], goal))
     recorded = [name for name in names if name != "conformal"]  # a thousand numbers

@@ -97,12 +97,10 @@ def _fitted(
 ) -> dict[str, Callable[[Sequence[str]], Floats]]:
     """Name -> texts -> numbers `(texts, 1)` or probabilities `(texts, labels)`."""
     # One fit for every kind: regression is a column of numbers, classification columns of probabilities.
-    if kind == "regression":
-        targets = np.asarray(train.targets, dtype=np.float64)[:, None]
-    elif kind == "multi-label":
-        targets = np.asarray(train.targets, dtype=np.float64)
-    else:
+    if kind == "single-label":
         targets = np.eye(len(labels))[np.asarray(train.targets, dtype=np.int64)]
+    else:
+        targets = np.asarray(train.targets, dtype=np.float64).reshape(len(train.texts), -1)
     share = targets.mean(axis=0)
     models = {"majority": lambda texts: np.tile(share, (len(texts), 1))}
     if (targets != targets[0]).any() and (fitted := _tfidf(train.texts)):

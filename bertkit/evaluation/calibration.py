@@ -19,6 +19,8 @@ ByLabel = Mapping[str, float]
 Limits = ByLabel | float | None  # a threshold for each label, or one for all; None: not fixed
 
 BINS = 15  # as in Guo et al.
+POINTS = 10  # of a reliability diagram, at most
+FEWEST = 20  # decisions of a point
 # bounds of a fitted temperature, and how many are tried before the search
 COLDEST = 0.05
 HOTTEST = 20.0
@@ -59,16 +61,16 @@ class Bin(NamedTuple):
     interval: tuple[float, float]  # of the accuracy, 95 % (Wilson 1927)
 
 
-def bin_of(confidence: Floats, bins: int = BINS) -> Ints:
-    """The equal-width bin of each confidence: bin i holds (i / bins, (i + 1) / bins], bin 0 also 0 itself."""
-    return np.digitize(confidence, np.linspace(0, 1, bins + 1)[1:-1], right=True).astype(np.int64)
+def bin_of(confidence: Floats) -> Ints:
+    """The equal-width bin of each confidence: bin i holds (i / BINS, (i + 1) / BINS], bin 0 also 0 itself."""
+    return np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1], right=True).astype(np.int64)
 
 
-def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10, least: int = 20) -> list[Bin]:
-    """The points of a reliability diagram: at most this many bins of as many decisions each, ascending in
+def reliability(confidence: ArrayLike, correct: ArrayLike) -> list[Bin]:
+    """The points of a reliability diagram: at most POINTS bins of as many decisions each, ascending in
     confidence.
 
-    Each has at least `least` decisions, or all of them. confidence: (decisions,) probability in [0, 1] that
+    Each has at least FEWEST decisions, or all of them. confidence: (decisions,) probability in [0, 1] that
     the model gave to its decision. correct: (decisions,) whether that decision was right.
     """
     from scipy.stats import binomtest
@@ -76,7 +78,7 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10, least
     confidences = np.asarray(confidence, dtype=np.float64)
     corrects = np.asarray(correct)
     parts = np.array_split(
-        np.argsort(confidences, kind="stable"), max(1, min(bins, len(confidences) // least))
+        np.argsort(confidences, kind="stable"), max(1, min(POINTS, len(confidences) // FEWEST))
     )
     points = []
     for part in parts:
@@ -88,25 +90,24 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10, least
     return points
 
 
-def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Mean over decisions of |confidence - accuracy| of their bin (Guo et al. 2017, equation 3), in [0, 1].
 
     The bins are of equal width; arguments as in `reliability`.
     """
     confidences = np.asarray(confidence, dtype=np.float64)
     corrects = np.asarray(correct)
-    parts = ((confidences[part], corrects[part]) for part in blocks(len(confidences)))
-    return calibration_error(parts, bins)
+    return calibration_error((confidences[part], corrects[part]) for part in blocks(len(confidences)))
 
 
-def calibration_error(parts: Iterable[Sequence[Any]], bins: int = BINS) -> float:
+def calibration_error(parts: Iterable[Sequence[Any]]) -> float:
     """`expected_calibration_error`, to its last digit, of decisions in parts: confidence and correctness of
     each.
     """
-    gaps = np.zeros(bins)
+    gaps = np.zeros(BINS)
     count = 0
     for confidence, correct in parts:
-        np.add.at(gaps, bin_of(confidence, bins).ravel(), (confidence - correct).ravel())
+        np.add.at(gaps, bin_of(confidence).ravel(), (confidence - correct).ravel())
         count += confidence.size
     return float(np.abs(gaps).sum() / count)
 

@@ -48,7 +48,7 @@ def conformal(gold: ArrayLike) -> Conformal:
     """gold: (rows,) probabilities of what is right."""
     ordered = -np.sort(-np.asarray(gold, dtype=np.float64))
     count = len(ordered)
-    kept = min(len(ordered), MAX_PROBABILITIES)
+    kept = min(count, MAX_PROBABILITIES)
     ranks = -(-np.arange(1, kept + 1) * count // max(kept, 1))  # rounded up
     return Conformal(rows=count, gold=ordered[ranks - 1].tolist())
 

@@ -152,13 +152,11 @@ class GradedEntities(GradedTags):
             lambda tags: [(kind, first, last + 1) for kind, first, last in get_entities([*tags])]
         )
         strict = self._counts(lambda tags: strict_entities(tags, self.scheme))
-        right = np.empty(len(self.gold), dtype=np.uint32)
-        words = np.empty_like(right)
-        forbidden = np.empty_like(right)
-        for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
-            right[row] = sum(map(eq, gold, predicted))
-            words[row] = len(gold)
-            forbidden[row] = invalid(predicted, self.scheme)
+        sentences = (
+            (sum(map(eq, gold, predicted)), len(gold), invalid(predicted, self.scheme))
+            for gold, predicted in zip(self.gold, self.predicted, strict=True)
+        )
+        words: Any = np.fromiter(sentences, np.dtype((np.uint32, 3)), len(self.gold))
 
         def scores(weights: Floats) -> Values:
             shape = (3, len(self.labels), weights.shape[1])
@@ -172,11 +170,12 @@ class GradedEntities(GradedTags):
             supported = counts[2] > 0
             f1_sum = np.where(supported, per_type[2], 0.0).sum(axis=0)
             values.append(ratio(f1_sum, supported.sum(axis=0), undefined=np.nan))
-            values.append(ratio(right @ weights, words @ weights, undefined=np.nan))
+            of_words = words.T @ weights
+            values.append(ratio(of_words[0], of_words[1], undefined=np.nan))
             values.extend(per_type.transpose(1, 0, 2).reshape(-1, shape[2]))
             support = {f"support/{name}": count for name, count in zip(self.labels, counts[2], strict=True)}
             named = dict(zip(metric_names(self.labels), values, strict=True))
-            return {**named, "invalid_tags": forbidden @ weights, **support}
+            return {**named, "invalid_tags": of_words[2], **support}
 
         return Scored(scores, len(self.gold))
 

@@ -46,17 +46,16 @@ class GradedLabels(Graded):
         names: Sequence[str],
         references: Any,
         answers: Sequence[Record],
-        temperature: float | None = None,
-        thresholds: Limits = None,
-        conformal: Conformal | None = None,
-        cutoffs: ByLabel | None = None,
     ) -> Self:
-        """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
+        """From answers as they are written, with `label`, `labels` or `score`, and `scores`.
+
+        No option is fixed yet.
+        """
         rows = len(answers)
         single = kind == "single-label"
         if kind == "regression":
             numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
-            return cls(kind, names, references, numbers, numbers[:, None], temperature, thresholds, conformal)
+            return cls(kind, names, references, numbers, numbers[:, None])
         table = np.empty((rows, len(names)))
         decisions = np.zeros(rows, dtype=np.int64) if single else np.zeros(table.shape, dtype=np.int8)
         ids = {name: index for index, name in enumerate(names)} | {None: -1}
@@ -67,7 +66,7 @@ class GradedLabels(Graded):
             else:
                 decisions[row, [ids[name] for name in answer["labels"]]] = 1
         references = references if single else references.astype(np.int8)
-        return cls(kind, names, references, decisions, table, temperature, thresholds, conformal, cutoffs)
+        return cls(kind, names, references, decisions, table)
 
     @classmethod
     def of_table(
@@ -86,7 +85,7 @@ class GradedLabels(Graded):
         if kind == "regression":
             return cls(kind, names, references, table[:, 0], table)
         references = references.astype(np.int8 if kind == "multi-label" else np.int64)
-        return cls(kind, names, references, None, table, None, thresholds, None, cutoffs).decided()
+        return cls(kind, names, references, None, table, thresholds=thresholds, cutoffs=cutoffs).decided()
 
     @cached_property
     def scored(self) -> Scored:
@@ -190,12 +189,10 @@ class GradedLabels(Graded):
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
         if exclusive:
             return replace(fitted.decided(), conformal=self.conformal or conformal(fitted._gold()))
-        limits = self.thresholds
-        if limits is None:
-            limits = dict(
-                zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True)
-            )
-        return replace(fitted, thresholds=limits).decided()
+        if self.thresholds is None:
+            limits = calibration.fit_thresholds(fitted.table, self.references)
+            fitted = replace(fitted, thresholds=dict(zip(self.names, limits, strict=True)))
+        return fitted.decided()
 
     def decided(self) -> Self:
         """These rows, with the decisions that follow from probabilities and thresholds."""

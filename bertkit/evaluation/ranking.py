@@ -125,7 +125,7 @@ def places(ranks: ArrayLike, gains: ArrayLike) -> list[int]:
     ordered = ranks[order]
     placed = np.empty_like(order)
     placed[order] = ordered - np.arange(len(order)) + np.searchsorted(ordered, ordered)
-    return [int(place) for place in placed]
+    return list(map(int, placed))
 
 
 def searched(
@@ -144,7 +144,7 @@ def searched(
     for row in range(len(rows)):
         if row in first:
             index = first[row]
-            query = queries[first[row]]
+            query = queries[index]
             scores = query_vectors[index : index + 1] @ document_vectors.T
             scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
             if named and query in place and place[query] not in document[rows_of[query]]:

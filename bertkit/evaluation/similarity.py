@@ -51,20 +51,18 @@ def by_cosine(
     def rowwise(a: Any, b: Any) -> list[float]:
         return np.asarray(np.clip((a * b).sum(axis=1), -1, 1)).ravel().tolist()
 
-    answers: list[Answer] = [{"score": score} for score in rowwise(sides[0], sides[1])]
+    columns: dict[str, Sequence[Any]] = {"score": rowwise(sides[0], sides[1])}
     if len(labels) == 2:
         limit = MIDDLE if threshold is None else threshold
-        answers = [answer | {"label": labels[answer["score"] >= limit]} for answer in answers]
+        columns["label"] = [labels[score >= limit] for score in columns["score"]]
     if "positive" in rows.column_names:
         number: dict[str, int] = {}
         texts = np.array([number.setdefault(text, len(number)) for text in rows["positive"]])
         table = sides[0] @ sides[1][np.unique(texts, return_index=True)[1]].T
-        ranks = places(table if isinstance(table, np.ndarray) else table.toarray(), texts)
-        answers = [answer | {"rank": rank} for answer, rank in zip(answers, ranks, strict=True)]
+        columns["rank"] = places(table if isinstance(table, np.ndarray) else table.toarray(), texts)
     if len(sides) > 2:
-        worse = rowwise(sides[0], sides[2])
-        answers = [answer | {"negative_score": score} for answer, score in zip(answers, worse, strict=True)]
-    return answers
+        columns["negative_score"] = rowwise(sides[0], sides[2])
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
@@ -155,7 +153,8 @@ def places(similarities: Floats, texts: Ints) -> list[int]:
     `ranking`. texts: the index of each row's own, `(rows,)`.
     """
     positives = np.take_along_axis(similarities, texts[:, None], axis=1)
-    return [int(place) for place in (similarities >= positives).sum(axis=1)]
+    places: list[int] = (similarities >= positives).sum(axis=1).tolist()
+    return places
 
 
 def of(answers: Sequence[Record], name: str) -> Floats:

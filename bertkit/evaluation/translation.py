@@ -59,10 +59,8 @@ class Translations(Graded):
     @cached_property
     def scored(self) -> Scored:
         """The corpus metrics, computed by sacrebleu from sums of the rows' counts."""
-        same = [
-            text.split() == other.split() for text, other in zip(self.texts, self.references, strict=True)
-        ]
-        exact = np.array(same, dtype=np.float64)
+        pairs = zip(self.texts, self.references, strict=True)
+        exact = np.array([text.split() == reference.split() for text, reference in pairs], dtype=np.float64)
 
         def weighted(weights: Floats) -> Values:
             values = {}

@@ -102,10 +102,9 @@ class GradedWords(GradedTags):
         None for a label that is neither gold nor predicted, which `f1_macro` leaves out; 0 / 0 is 0
         otherwise.
         """
-        sentences = zip(self.gold, self.predicted, strict=True)
         counted = (
             (compress(gold, map(eq, gold, predicted)), filter(None, predicted), gold)
-            for gold, predicted in sentences
+            for gold, predicted in zip(self.gold, self.predicted, strict=True)
         )
         counts = counts_by_sentence(counted, self.labels)
 

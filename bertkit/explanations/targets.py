@@ -48,12 +48,11 @@ def classes(read: Read) -> list[Target]:
         return [Target("the number", "value", _means(0, windows))]
     names = list(answer["scores"])
     predicted = [name for name in names if name in answer.get("labels", [answer.get("label")])]
+    what = {name: f"label {name}" for name in predicted}
     if not predicted:
         best = max(names, key=answer["scores"].__getitem__)
-        return [
-            Target(f"label {best}, most probable, not predicted", "logit", _means(names.index(best), windows))
-        ]
-    return [Target(f"label {name}", "logit", _means(names.index(name), windows)) for name in predicted]
+        what[best] = f"label {best}, most probable, not predicted"
+    return [Target(text, "logit", _means(names.index(name), windows)) for name, text in what.items()]
 
 
 def _means(column: int, windows: int) -> dict[int, Score]:

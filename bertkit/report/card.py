@@ -18,7 +18,7 @@ from bertkit.report import report_sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
-from bertkit.report.score_tables import baselines_table, over_folds, over_seeds
+from bertkit.report.score_tables import baselines_table, fitted_options, over_folds, over_seeds
 from bertkit.report.verdict import MIN_ROWS
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
@@ -31,7 +31,7 @@ YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOT
 FRONT = re.compile(r"\A\s*---\n.*?^---$", re.MULTILINE | re.DOTALL)
 LEADERBOARD = ".eval_results/bertkit.yaml"  # beside the card
 PLACEHOLDER = "PATH_OR_HUB_ID"  # stands for the model in `Usage`
-FIRST = (
+FIRST = [
     "library_name",
     "pipeline_tag",
     "license",
@@ -40,7 +40,7 @@ FIRST = (
     "base_model_relation",
     "datasets",
     "tags",
-)
+]
 
 
 def write_card(run: Run, repo_id: str | None = None) -> Path:
@@ -122,7 +122,6 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
     hub = facts.recipe.hub
     usage = usage_of(facts)
     tag = usage.tag
-    vectors = "sentence_transformers" in usage.plain
     base = hub_id(facts.recipe.model.name)
     data = hub_id(facts.recipe.data.source)
     results = list(_results(facts, tag or facts.task))
@@ -132,13 +131,13 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
         datasets=[data] if data else None,
         eval_results=results or None,
         language=hub.language if hub else None,
-        library_name="sentence-transformers" if vectors else "transformers",
+        library_name="sentence-transformers" if "sentence_transformers" in usage.plain else "transformers",
         license=hub.license if hub else None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         model_name=repo_id.partition("/")[2] if repo_id else _title(facts),
         pipeline_tag=tag,
         tags=["bertkit"] if tag == facts.task else ["bertkit", facts.task],
-    ).to_yaml(original_order=list(FIRST))
+    ).to_yaml(original_order=FIRST)
 
 
 def leaderboard(facts: Facts) -> str:
@@ -169,7 +168,7 @@ def leaderboard(facts: Facts) -> str:
 def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
     """One for each metric of each held-out split, with all digits; without metrics of single labels."""
     spec = facts.recipe.data
-    sample = spec.source if isinstance(spec.source, str) and spec.source.startswith("sample:") else None
+    local = str(spec.source) if str(spec.source).startswith("sample:") else "local files"
     for split, scores in facts.results["splits"].items():
         if split == OUT_OF_FOLD:  # no split of the data, and not answered by this model
             continue
@@ -177,7 +176,7 @@ def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
             if "/" not in name and value is not None and not name.startswith(COUNTS):
                 yield EvalResult(
                     task_type=tag,
-                    dataset_type=hub_id(spec.source) or sample or "local files",
+                    dataset_type=hub_id(spec.source) or local,
                     dataset_name=report_sections.published(spec.source),
                     dataset_config=spec.subset,
                     dataset_split=split,
@@ -218,9 +217,7 @@ def _limits(facts: Facts) -> Iterator[str]:
     """What a reader should not expect of the model."""
     yield _reach(facts)
     counts = report_sections.support(facts).items()
-    if named := [
-        f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < MIN_ROWS
-    ]:
+    if named := [f"{_inline(name)} ({count})" for name, count in counts if count < MIN_ROWS]:
         few = f"fewer than {MIN_ROWS} examples on {facts.split}"
         yield f"Labels with {few}, whose scores say little: {', '.join(named)}."
     yield _calibration(facts)
@@ -251,9 +248,7 @@ def _calibration(facts: Facts) -> str:
         return "Its scores are not calibrated as probabilities."
     if facts.options["temperature"] is None:
         return "Its probabilities are not calibrated: there were no validation rows to fit a temperature on."
-    values = ", ".join(
-        f"{_inline(name)} {value}" for name, value in report_sections.fitted_options(facts.options).items()
-    )
+    values = ", ".join(f"{_inline(name)} {value}" for name, value in fitted_options(facts.options).items())
     error = None if facts.split == OUT_OF_FOLD else facts.scores["metrics"].get("ece")  # before calibration
     measured = f"; expected calibration error on {facts.split}: {error:.4f}" if error is not None else ""
     how = report_sections.fitted_on(facts) or "set by the recipe"

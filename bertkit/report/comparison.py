@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,7 +11,7 @@ from bertkit.report import pictures, report_sections
 from bertkit.report.facts import Facts
 from bertkit.report.paired import Pair, compared
 from bertkit.report.pictures import Picture
-from bertkit.report.score_tables import interval, number, overall_metrics
+from bertkit.report.score_tables import number, overall_metrics, with_interval
 from bertkit.run import OUT_OF_FOLD
 from bertkit.text import Lines
 
@@ -94,13 +94,8 @@ def score_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
         )
         for metric in dict.fromkeys(chain.from_iterable(named)):
             if any(scores["metrics"].get(metric) is not None for scores in columns):
-                rows.append([split, metric, *(_cell(scores, metric) for scores in columns)])
+                rows.append([split, metric, *(with_interval(scores, metric) for scores in columns)])
     return rows
-
-
-def _cell(scores: Mapping[str, Any], metric: str) -> str:
-    bounds = interval(scores["intervals"].get(metric))
-    return number(scores["metrics"].get(metric)) + (f" ({bounds})" if bounds else "")
 
 
 def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:

@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from bertkit.data.schema import Schema
+from bertkit.data.schema import Finding, Schema
 from bertkit.errors import ModelError, Problem, translated
 from bertkit.evaluation.graded import Graded
 from bertkit.files import lines_of, read_json
@@ -76,6 +76,11 @@ class Facts:
     def scores(self) -> Record:
         """`rows`, `metrics`, `intervals` and task-specific details of the reported split."""
         return dict(self.results["splits"][self.split])
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the checks of the data told."""
+        return [Finding(**finding) for finding in self.data["findings"]]
 
     @property
     def truncated(self) -> int:
@@ -147,10 +152,11 @@ def damage_as_error(folder: str | Path) -> AbstractContextManager[None]:
         ArithmeticError,
         RecursionError,
         StopIteration,
+        TemplateError,
     )
     what = "one of its files has unexpected content"
     fix = f"{EDITED} Otherwise please report a bug of bertkit."
-    return translated((*kinds, TemplateError), ModelError, str(folder), what, fix)
+    return translated(kinds, ModelError, folder, what, fix)
 
 
 def data_of(row: Row) -> Json:

@@ -186,11 +186,12 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     Where tags are labels of words, the words that differ.
     """
     words = row["answer"]["words"]
+    places = [(word["start"], word["end"]) for word in words]
     scheme = facts.options.get("scheme", "BIO")
     gold = tagging.labelled(row["tags"], scheme)
     predicted = tagging.labelled([word["tag"] for word in words], scheme)
     if row.get("spans") is not None:
-        gold = gold_entities([(word["start"], word["end"]) for word in words], row["spans"])
+        gold = gold_entities(places, row["spans"])
     scores = [decision["score"] for decision in row["answer"].get("entities", words)]
     if gold == predicted:
         return None
@@ -201,7 +202,6 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
         gold = [label for label in gold if label not in right]
         predicted = [label for label in predicted if label not in right]
     text = text_of(row)
-    places = [(word["start"], word["end"]) for word in words]
     lines = (
         ("gold", _tagged(text, places, gold, predicted, "missed")),
         ("predicted", _tagged(text, places, predicted, gold, "wrong")),

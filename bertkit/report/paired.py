@@ -104,16 +104,12 @@ class Pair:
         low, high = difference.interval
         test = f"; {self.test[0]}: {p_value(self.test[1])}" if self.test else ""
         if not self.better:
-            said = (
-                f"No difference in {self.headline} can be shown with these {self.units}: {other} − {one} is"
-            )
-            return f"{said} {difference.value:+.4f} (95 % interval {interval((low, high))}{test})."
+            what = f"No difference in {self.headline} can be shown with these {self.units}"
+            by = f"{other} − {one} is {difference.value:+.4f} (95 % interval {interval((low, high))}{test})"
+            return f"{what}: {by}."
         bounds = (low, high) if low > 0 else (-high, -low)
-        by = (
-            f"{self.headline} is higher by {number(abs(difference.value))} (95 % interval "
-            f"{interval(bounds)}{test})"
-        )
-        return f"{self.better} is better: its {by} on {self.units}."
+        by = f"{number(abs(difference.value))} (95 % interval {interval(bounds)}{test})"
+        return f"{self.better} is better: its {self.headline} is higher by {by} on {self.units}."
 
     @property
     def differences(self) -> Lines:
@@ -144,17 +140,13 @@ def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
     _, after = _outcomes(second)
     pairs = [_compared(first, row, before[row], after[row], exact, names) for row in before]
     every = sorted((pair for pair in pairs if pair.differs), key=lambda pair: -pair.gap)
-    qualities = np.array([_qualities(before), _qualities(after)])
+    qualities = np.array([(before[row].quality, after[row].quality) for row in before]).T
     headline = metrics.get(first.headline)
     test = _test(first, second, headline, qualities, exact) if headline else None
     units = counted(one.rows, "query" if is_ranked(first) else "row")
     return Pair(
         names, about, first.headline, units, metrics, test, Counter(pair.kind for pair in pairs), every
     )
-
-
-def _qualities(outcomes: Mapping[int, Outcome]) -> list[float]:
-    return [outcome.quality for outcome in outcomes.values()]
 
 
 def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tuple[tuple[Facts, Facts], str]:

@@ -171,12 +171,11 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
     axes.set(xlim=ends, ylim=ends)
     _legend(figure)
     count = " or ".join(f"{size:,}" for size in sorted(sizes))
-    note = "On the dotted line, predictions with confidence 0.8 are correct eight times in ten. Each mark is "
-    note += (
-        f"{count} decisions of similar confidence, with the 95 % Wilson interval of their accuracy. "
-        "ECE, as in "
+    note = (
+        "On the dotted line, predictions with confidence 0.8 are correct eight times in ten. Each mark is "
+        f"{count} decisions of similar confidence, with the 95 % Wilson interval of their accuracy. ECE, as "
+        f"in results.json: the mean distance from that line over {calibration.BINS} bins of equal width."
     )
-    note += f"results.json: the mean distance from that line over {calibration.BINS} bins of equal width."
     alt = f"Reliability diagram: {'; '.join(errors)}."
     return Picture("Reliability", to_svg(figure, "reliability"), alt, note)
 
@@ -198,10 +197,8 @@ def to_svg(figure: Figure, salt: str) -> str:
     with mpl.rc_context(salted):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = "<svg" + file.getvalue().partition("<svg")[2]
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)
-    text = re.sub(
-        r'(<svg [^>]*?)width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", text, count=1)
-    )
+    unused = r'<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>|(?<=<g) id="[^"]*"'
+    text = re.sub(unused, "", text, flags=re.DOTALL)
+    text = re.sub(r' (width|height)="[^"]*pt"', "", text, count=2)  # of the whole picture
     text = text.replace("'DejaVu Sans'", "system-ui, sans-serif")
     return re.sub("|".join(NAMES), lambda match: f"var(--{NAMES[match[0]]})", re.sub(r"\n\s*", "\n", text))

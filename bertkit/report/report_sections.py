@@ -5,7 +5,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, starmap
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from bertkit.report.facts import Facts, graded, task_of
 from bertkit.report.mistakes import Span
 from bertkit.report.pictures import Picture
 from bertkit.report.score_tables import (
+    cells,
+    fitted_options,
     interval,
     mean_of_folds,
     number,
@@ -59,8 +61,10 @@ def published(name: object) -> str:
     """The name of an encoder or data set without local folders; what the rows are for a data set without a
     name.
     """
-    if not isinstance(name, str) or name == MEMORY:
-        return "rows passed from Python" if name == MEMORY else "local files"
+    if name == MEMORY:
+        return "rows passed from Python"
+    if not isinstance(name, str):
+        return "local files"
     return Path(name).name if name.startswith("/") else name
 
 
@@ -76,10 +80,11 @@ def trained(facts: Facts) -> str:
     if others := facts.results.get("trained_with"):
         on += f", with an encoder shared with {', '.join(others)} (multi-task learning)"
     most = max(outcome["steps"] for outcome in outcomes)
-    steps = f"; {counted(most, 'step')}" if most else ""
-    if len(outcomes) > 1:
-        steps = f"; {counted(len(outcomes), 'seed')}" + (f" of up to {counted(most, 'step')}" if most else "")
-    return f"{model}, {verb} ({facts.results['task']['description']}) on {on}{steps}."
+    seeds = counted(len(outcomes), "seed") if len(outcomes) > 1 else ""
+    steps = counted(most, "step") if most else ""
+    amount = " of up to ".join(filter(None, [seeds, steps]))
+    what = f"{model}, {verb} ({facts.results['task']['description']}) on {on}"
+    return f"{'; '.join(filter(None, [what, amount]))}."
 
 
 def headline(facts: Facts) -> Headline:
@@ -88,7 +93,7 @@ def headline(facts: Facts) -> Headline:
     split = facts.split
     scores = facts.scores
     baseline = best_baseline(facts.results, split)
-    said = verdict(facts.results, _of_data(facts))
+    said = verdict(facts.results, facts.findings)
     bounds = interval(scores["intervals"].get(name))
     range_ = f"95 % interval {bounds}" if bounds else ""
     rows = counted(scores["rows"], "row")
@@ -110,7 +115,7 @@ def summary(facts: Facts) -> str:
 
 def findings(facts: Facts) -> list[Finding]:
     """What the scores and the checks of the data tell the reader, the most severe first."""
-    return sorted([*of_scores(facts), *_of_data(facts)], key=lambda finding: finding.severity)
+    return sorted([*of_scores(facts), *facts.findings], key=lambda finding: finding.severity)
 
 
 def of_scores(facts: Facts) -> list[Finding]:
@@ -125,10 +130,6 @@ def to_act_on(facts: Facts) -> list[Finding]:
     return [finding for finding in findings(facts) if finding.level != "note"]
 
 
-def _of_data(facts: Facts) -> list[Finding]:
-    return [Finding(**finding) for finding in facts.data["findings"]]
-
-
 def score_rows(facts: Facts) -> Lines:
     """Split, metric, score, interval, then each baseline; the first row is the header, the reported split is
     next.
@@ -140,8 +141,8 @@ def score_rows(facts: Facts) -> Lines:
         metrics = scores["metrics"]
         theirs = baselines.get(split, {})
         for name in overall_metrics(metrics, facts.headline):
-            cells = [number(metrics[name]), interval(scores["intervals"].get(name))]
-            rows.append([split, name, *cells, *(number(theirs.get(other, {}).get(name)) for other in others)])
+            beside = (number(theirs.get(other, {}).get(name)) for other in others)
+            rows.append([split, name, *cells(scores, name), *beside])
     return rows
 
 
@@ -192,11 +193,10 @@ def flat(value: Record, above: str = "") -> dict[str, str]:
     return table
 
 
-def support(facts: Facts) -> dict[str, int | None]:
+def support(facts: Facts) -> dict[str, int]:
     """The labels that have scores of their own, and how many rows or entities of the split have them."""
-    metrics = facts.scores["metrics"]
-    counts = {key[3:]: metrics.get(f"support/{key[3:]}") for key in metrics if key.startswith("f1/")}
-    return {name: None if count is None else int(count) for name, count in counts.items()}
+    metrics = facts.scores["metrics"].items()
+    return {key[8:]: int(count) for key, count in metrics if key.startswith("support/")}
 
 
 def label_rows(facts: Facts) -> Lines:
@@ -208,35 +208,15 @@ def label_rows(facts: Facts) -> Lines:
     metrics = facts.scores["metrics"]
     bounds = facts.scores["intervals"]
     thresholds = label_thresholds(facts.options)
-    rows = [
-        [
-            "label",
-            "support",
-            *(["threshold"] if thresholds else []),
-            "precision",
-            "recall",
-            "F1",
-            "95 % interval of F1",
-        ]
-    ]
-    for name, count in sorted(support(facts).items(), key=lambda item: -(item[1] or 0)):
-        few = " few" if count is not None and count < MIN_ROWS else ""
+    rows = [["label", "support", "threshold", "precision", "recall", "F1", "95 % interval of F1"]]
+    for name, count in sorted(support(facts).items(), key=lambda item: -item[1]):
+        few = " few" if count < MIN_ROWS else ""
         scores = [number(metrics.get(f"{kind}/{name}")) for kind in ("precision", "recall", "f1")]
-        counts = ["–" if count is None else f"{count:,}{few}"]
-        if thresholds:
-            counts.append(number(thresholds.get(name)))
-        rows.append([name, *counts, *scores, interval(bounds.get(f"f1/{name}"))])
+        threshold = number(thresholds.get(name))
+        rows.append([name, f"{count:,}{few}", threshold, *scores, interval(bounds.get(f"f1/{name}"))])
+    if not thresholds:
+        rows = [row[:2] + row[3:] for row in rows]
     return rows if len(rows) > 1 else []
-
-
-def fitted_options(options: Record) -> Mapping[str, str]:
-    """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
-    names = ("temperature", "null_threshold", "threshold", "thresholds")
-    return {
-        name.replace("_", " "): f"{options[name]:.4f}"
-        for name in names
-        if isinstance(options.get(name), float)
-    }
 
 
 def label_thresholds(options: Record) -> Mapping[str, float]:
@@ -251,12 +231,11 @@ def coverage_rows(facts: Facts) -> Lines:
     """
     test = facts.results["splits"].get("test", {})
     rows = test.get("coverage", ())
-    stated = set(chain(*rows))
-    columns = [name for name in COVERAGE if name in stated]
-    table = [[COVERAGE[name] for name in columns]]
+    table = [list(map(COVERAGE.__getitem__, row)) for row in rows[:1]]
     for row in rows:
-        table.append([f"{row['coverage']:g}", *(number(row.get(name)) for name in columns[1:])])
-    return table if rows else []
+        requested, *measures = row.values()
+        table.append([f"{requested:g}", *map(number, measures)])
+    return table
 
 
 def fitted_on(facts: Facts) -> str:
@@ -307,9 +286,9 @@ def reliability(facts: Facts) -> Picture | None:
     """The reliability diagram of a task whose answers are decisions with probabilities, on the reported
     split.
     """
-    decisions = (
-        graded(task_of(facts), facts.rows).decisions() if facts.rows and "calibration" in facts.scores else {}
-    )
+    if not facts.rows or "calibration" not in facts.scores:
+        return None
+    decisions = graded(task_of(facts), facts.rows).decisions()
     return pictures.reliability(decisions) if decisions else None
 
 
@@ -337,11 +316,10 @@ def explained(explanations: Sequence[Record]) -> list[Json]:
     """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row` and
     `gold`.
     """
-    return [*starmap(_explained, enumerate(explanations, 1))]
+    return [_explained(f"Row {place}", explanation) for place, explanation in enumerate(explanations, 1)]
 
 
-def _explained(place: int, explanation: Record) -> Json:
-    title = f"Row {place}"
+def _explained(title: str, explanation: Record) -> Json:
     if "kind" in explanation:
         title = f"{KINDS[explanation['kind']]}, row {explanation['row']}"
     return {

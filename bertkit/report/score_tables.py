@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertkit.data.schema import Finding
 from bertkit.errors import Problem
 from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import read_json
@@ -18,19 +17,27 @@ from bertkit.tasks import get_task
 from bertkit.text import Lines, Record, columns, counted, shell_word
 
 OVERALL = (
-    *(
-        "chrf",
-        "f1",
-        "precision",
-        "recall",
-        "exact_match",
-        "accuracy",
-        "f1_macro",
-        "f1_micro",
-        "matthews_correlation",
-    ),
-    *("roc_auc", "pearson", "spearman", "ndcg@10", "mrr@10", "recall@100", "mrr", "accuracy_at_1"),
-    *("triplet_accuracy", "average_precision", "perplexity", "nsp_accuracy"),
+    "chrf",
+    "f1",
+    "precision",
+    "recall",
+    "exact_match",
+    "accuracy",
+    "f1_macro",
+    "f1_micro",
+    "matthews_correlation",
+    "roc_auc",
+    "pearson",
+    "spearman",
+    "ndcg@10",
+    "mrr@10",
+    "recall@100",
+    "mrr",
+    "accuracy_at_1",
+    "triplet_accuracy",
+    "average_precision",
+    "perplexity",
+    "nsp_accuracy",
 )
 
 
@@ -55,12 +62,8 @@ def over_folds(results: Record) -> str:
     folds = results.get("folds")
     if not folds:
         return ""
-    pooled, bounds = (results["splits"][OUT_OF_FOLD][kind].get(name) for kind in ("metrics", "intervals"))
-    all_rows = f"{number(pooled)} ({interval(bounds)})" if bounds else number(pooled)
-    return (
-        f"{name} over {folds['count']} folds (mean ± sd): {mean_of_folds(results)}; of all their rows: "
-        f"{all_rows}"
-    )
+    mean = f"{name} over {folds['count']} folds (mean ± sd): {mean_of_folds(results)}"
+    return f"{mean}; of all their rows: {with_interval(results['splits'][OUT_OF_FOLD], name)}"
 
 
 def mean_of_folds(results: Record) -> str:
@@ -73,6 +76,15 @@ def mean_of_folds(results: Record) -> str:
 FITTED = ("temperature", "null_threshold", "threshold", "thresholds", "cutoffs")  # null in a recipe: fitted
 
 
+def fitted_options(options: Record) -> dict[str, str]:
+    """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
+    return {
+        name.replace("_", " "): f"{options[name]:.4f}"
+        for name in FITTED
+        if isinstance(options.get(name), float)
+    }
+
+
 def selection(facts: Facts, hint: str = "; hold out a test split: data: {test: 0.1}") -> str:
     """Which split chose what of the model, and which one judges it; empty where nothing was chosen.
 
@@ -80,20 +92,21 @@ def selection(facts: Facts, hint: str = "; hold out a test split: data: {test: 0
     """
     results = facts.results
     by = "validation" if "validation" in results["splits"] else OUT_OF_FOLD
+    if by not in results["splits"]:
+        return ""
     evaluations = Counter(event["seed"] for event in facts.log if f"eval_{facts.headline}" in event)
     last = facts.recipe.training.get("load_best_model_at_end") is False
     stated = facts.recipe.task.model_dump()
-    chosen = []
-    for seed in results["seeds"]:
-        if seed["best_step"] and not last and not seed.get("undecided") and evaluations[seed["seed"]] > 1:
-            chosen.append("the checkpoint")
+    selected = any(
+        seed["best_step"] and not seed.get("undecided") and evaluations[seed["seed"]] > 1
+        for seed in results["seeds"]
+    )
+    chosen = ["the checkpoint"] * (selected and not last)
     chosen += ["the seed"] * (len(results["seeds"]) > 1)
     fitted = (name for name in FITTED if facts.options.get(name) is not None and stated.get(name) is None)
     chosen += [f"the {name.replace('_', ' ')}" for name in fitted]
-    *others, end = dict.fromkeys(chosen) or [""]
+    *others, end = chosen or [""]
     what = " and ".join(filter(None, [", ".join(others), end]))
-    if by not in results["splits"]:
-        return ""
     if what and facts.split != by:
         return f"Scores of {facts.split} judge the model; {by} chose {what}."
     if what in ("", "the temperature") or by == OUT_OF_FOLD:  # a temperature changes no answer
@@ -112,6 +125,17 @@ def interval(bounds: Sequence[float] | None) -> str:
     return f"{bounds[0]:.4f} … {bounds[1]:.4f}" if bounds else ""
 
 
+def cells(scores: Record, metric: str) -> list[str]:
+    """A metric and its interval as two cells of a table."""
+    return [number(scores["metrics"].get(metric)), interval(scores["intervals"].get(metric))]
+
+
+def with_interval(scores: Record, metric: str) -> str:
+    """A metric and its interval, if it has one, in one cell."""
+    score, bounds = cells(scores, metric)
+    return f"{score} ({bounds})" if bounds else score
+
+
 def baselines_table(results: Record, split: str) -> str:
     """The first four overall metrics on a split, with intervals, next to those of the baselines."""
     scores = results["splits"][split]
@@ -119,8 +143,8 @@ def baselines_table(results: Record, split: str) -> str:
     model = "models of folds" if split == OUT_OF_FOLD else "this model"
     rows = [[f"{split} ({counted(scores['rows'], 'row')})", model, "95 % interval", *baselines]]
     for name in overall_metrics(scores["metrics"], results["headline"])[:4]:
-        cells = [number(scores["metrics"][name]), interval(scores["intervals"].get(name))]
-        rows.append([name, *cells, *(number(metrics.get(name)) for metrics in baselines.values())])
+        theirs = (number(metrics.get(name)) for metrics in baselines.values())
+        rows.append([name, *cells(scores, name), *theirs])
     return columns(rows)
 
 
@@ -142,8 +166,7 @@ def by_rows(scores: Record, metric: str) -> Lines:
     for column, values in scores.get("by", {}).items():
         table.append([column, "rows", metric, "95 % interval"])
         for value, group in values.items():
-            cells = [number(group["metrics"].get(metric)), interval(group["intervals"].get(metric))]
-            table.append([value, f"{group['rows']:,}", *cells])
+            table.append([value, f"{group['rows']:,}", *cells(group, metric)])
     return table
 
 
@@ -160,8 +183,7 @@ def calibration_table(calibration: Record) -> str:
     table = [columns(rows)] if calibration["labels"] else []
     overall = calibration.get("overall", {})
     scores = (f"{name.replace('_', ' ')} {_changed(overall, name)}" for name in overall if name != "before")
-    single = {name: value for name, value in calibration["options"].items() if isinstance(value, float)}
-    fitted = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in single.items())
+    fitted = ", ".join(map(" ".join, fitted_options(calibration["options"]).items()))
     return "\n".join(filter(None, [*table, ", ".join(scores), f"{title}: {fitted}" if fitted else title]))
 
 
@@ -176,24 +198,24 @@ def after_training(folder: Path, results: Record) -> str:
     """What `train` prints at the end: scores compared with baselines, where the run is, what to type next."""
     if "tasks" in results:
         return after_tasks(folder, results)
-    parts = [baselines_table(results, split) for split in results["splits"]]
-    if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
-        parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
-    parts += filter(None, [over_folds(results)])
     facts = read_facts(folder)
-    parts.append(verdict(results, [Finding(**finding) for finding in facts.data["findings"]]).text)
-    parts += filter(None, [selection(facts)])
+    over = ", ".join(f"{split} {text}" for split, text in over_seeds(results).items())
     findings = sorted(score_findings(results), key=lambda finding: finding.severity)
-    parts += [str(Problem(finding.level, finding.what, finding.fix)) for finding in findings]
     quoted = shell_word(folder)
-    parts.append(
+    parts = [
+        *(baselines_table(results, split) for split in results["splits"]),
+        f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}" if over else "",
+        over_folds(results),
+        verdict(results, facts.findings).text,
+        selection(facts),
+        *(str(Problem(finding.level, finding.what, finding.fix)) for finding in findings),
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
         f"  {first_to_try(folder)}\n"
         f"  bertkit evaluate {quoted} --json\n"
         f"  less {quoted}/model/README.md\n"
-        f"and open {folder}/report.html in a browser"
-    )
-    return "\n" + "\n\n".join(parts)
+        f"and open {folder}/report.html in a browser",
+    ]
+    return "\n" + "\n\n".join(filter(None, parts))
 
 
 def after_tasks(folder: Path, results: Record) -> str:
@@ -201,8 +223,8 @@ def after_tasks(folder: Path, results: Record) -> str:
     rows = [["task", "", "split", "metric", "score", "95 % interval", "best baseline"]]
     for name, result in results["tasks"].items():
         best = best_baseline(read_json(folder / name / "results.json"), result["split"])
-        cells = [number(result["score"]), interval(result["interval"]), number(best.score if best else None)]
-        rows.append([name, result["task"], result["split"], result["headline"], *cells])
+        scores = [number(result["score"]), interval(result["interval"]), number(best.score if best else None)]
+        rows.append([name, result["task"], result["split"], result["headline"], *scores])
     names = list(results["tasks"])
     commands = "\n".join(f"  {first_to_try(folder / name)}" for name in names)
     said = (

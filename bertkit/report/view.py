@@ -84,7 +84,8 @@ class Run(run.Run):
         figure, axes = pyplot.subplots(ncols=2, figsize=(9, 3), layout="constrained")
         logged = {"training loss": "loss", f"{facts.headline} on validation": f"eval_{facts.headline}"}
         for axis, (title, name) in zip(axes, logged.items(), strict=True):
-            for seed in [outcome["seed"] for outcome in facts.results["seeds"]]:
+            for outcome in facts.results["seeds"]:
+                seed = outcome["seed"]
                 points = points_of(facts, name, seed)
                 axis.plot([x for x, _ in points], [y for _, y in points], marker=".", label=f"seed {seed}")
             axis.set(title=title, xlabel="step")

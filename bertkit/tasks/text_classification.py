@@ -428,7 +428,7 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
             name: getattr(self.options, name)
             for name in ("temperature", "thresholds", "cutoffs", "conformal")
         }
-        return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
+        return replace(GradedLabels.of(self.kind, self.names, self._targets(rows), answers), **fixed)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         def read(part: Dataset) -> baselines.TextRows:
