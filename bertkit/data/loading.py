@@ -342,10 +342,9 @@ def _drop_unlabelled(
     has = "has" if len(missing) == 1 else "have"
     what = f"{len(missing):,} of {counted(len(table), 'row')} of {split} {has} no `{theirs}`"
     if split == "test" and len(missing) == len(table):
-        table = Table(
-            {other: values for other, values in table.values.items() if other not in targets}, table.origin
-        )
-        return table, [note(f"{split} has no `{theirs}`: it can be predicted, but not scored")]
+        return table.without(*targets), [
+            note(f"{split} has no `{theirs}`: it can be predicted, but not scored")
+        ]
     if not missing:
         return table, []
     where = locations(table.origin, sorted(missing))
