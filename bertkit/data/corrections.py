@@ -250,8 +250,8 @@ def _refined(
     column = schema.columns[targets.name]
     by = _files(records.values())
     if column.tagged:  # those of the data may have another scheme before
-        others = [row for row in range(len(table)) if row not in targets.values]
-        rest = validate_rows(table.select(others), split)[1] if others else []
+        others = table.dropped(targets.values)
+        rest = validate_rows(others, split)[1] if len(others) else []
         table, more = validate_rows(table, split)
         if _notes(rest) == _notes(more):  # else another scheme was inferred from the other rows alone
             more = rest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -36,6 +36,10 @@ class Table:
         """These rows, in this order."""
         values = {name: select_values(column, indices) for name, column in self.values.items()}
         return Table(values, self.origin.select(indices))
+
+    def dropped(self, indices: Collection[int]) -> Table:
+        """All rows but these."""
+        return self.select([row for row in range(len(self)) if row not in indices])
 
     def with_(self, **columns: Sequence[Any]) -> Table:
         """The rows with these columns, added or in the place of others of their names."""
