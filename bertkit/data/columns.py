@@ -30,51 +30,46 @@ def choose_columns(
     """
     spec = _with_aliases(available, spec, schema)
     columns = schema.columns
-    targets = [[name] for name in schema.targets]
+    targets = [frozenset([name]) for name in schema.targets]
 
     def is_available(name: str) -> bool:
         if name == "id" and name not in spec.columns and name in mapped_columns(spec):
             return False  # the recipe says that it is something else
         return {*columns_of(spec.columns.get(name, name))}.issubset(available)
 
-    inputs = [list(filter(alternative.__contains__, columns)) for alternative in schema.inputs]
+    present = set(filter(is_available, columns))
     _check_mapping(available, spec, columns, () if needs_target else (*schema.targets, "id"), where)
-    grouped = {name for alternative in (*inputs, *targets) for name in alternative}
-    chosen = [name for name in columns if name not in grouped and is_available(name)]
-    for group, needed in ((inputs, True), (targets, needs_target)):
-        names = {name for alternative in group for name in alternative}
+    chosen = present.difference(*schema.inputs, schema.targets)
+    for group, needed in ((schema.inputs, True), (targets, needs_target)):
+        names = frozenset[str]().union(*group)
         mapped = names & spec.columns.keys()
-        complete = [a for a in group if mapped <= set(a) and all(map(is_available, a))]
-        if mapped and not any(mapped <= set(a) for a in group):
-            what = f"{_either([sorted(mapped)])} do not go together"
-            raise DataError("data.columns", what, f"Map {_either(group)}.")
-        complete = [a for a in complete if {*a} == mapped] or complete
-        parts = [a for a in complete for other in complete if {*a} < {*other}]
-        complete = [a for a in complete if a not in parts]
+        fitting = [a for a in group if mapped <= a]
+        if mapped and not fitting:
+            what = f"{_either([mapped], sorted(mapped))} do not go together"
+            raise DataError("data.columns", what, f"Map {_either(group, columns)}.")
+        complete = [a for a in fitting if a <= present]
+        complete = [a for a in complete if a == mapped] or complete
+        complete = [a for a in complete if not any(map(a.__lt__, complete))]
         if len(complete) > 1:
+            example = ", ".join(f"{name}: {name}" for name in columns if name in complete[0])
             raise DataError(
                 where,
-                f"has {_either(complete)}: only one of these can be used",
-                "map the intended one, e.g.  data: {columns: {"
-                + ", ".join(f"{n}: {n}" for n in complete[0])
-                + "}}",
+                f"has {_either(complete, columns)}: only one of these can be used",
+                f"map the intended one, e.g.  data: {{columns: {{{example}}}}}",
             )
         if complete:
-            chosen += complete[0]
+            chosen |= complete[0]
         elif needed and group:
-            fitting = [a for a in group if mapped <= {*a}]
-            larger = [a for a in fitting for other in fitting if {*other} < {*a}]
-            fewest = [a for a in fitting if a not in larger]
+            fewest = [a for a in fitting if not any(map(a.__gt__, fitting))]
             raise DataError(_missing(fewest, available, spec, columns, where))
-        elif group:  # objects of json lines may have it further down
-            chosen += [name for a in group for name in a if not mapped or name in mapped]
-    joined = [
-        name for name in chosen if columns[name].located and not isinstance(spec.columns.get(name, ""), str)
-    ]
+        else:  # objects of json lines may have it further down
+            chosen |= mapped or names
+    sources: dict[str, Source] = {n: spec.columns.get(n, n) for n in columns if n in chosen}
+    joined = [name for name in sources if columns[name].located and not isinstance(sources[name], str)]
     if joined and any(columns[name].holds == "spans" for name in chosen):
         what = f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one"
         raise DataError("data.columns", what, "Map that one.")
-    return {name: spec.columns.get(name, name) for name in columns if name in chosen}
+    return sources
 
 
 def _with_aliases(available: Sequence[str], spec: DataSpec, schema: Schema) -> DataSpec:
@@ -134,29 +129,30 @@ def _check_mapping(
     problems.raise_if_any()
 
 
-def _either(alternatives: Iterable[Sequence[str]]) -> str:
-    return ", or ".join(" and ".join(map("`{}`".format, names)) for names in alternatives)
+def _either(alternatives: Iterable[Collection[str]], order: Collection[str]) -> str:
+    sides = (map("`{}`".format, filter(names.__contains__, order)) for names in alternatives)
+    return ", or ".join(map(" and ".join, sides))
 
 
 def _missing(
-    group: Sequence[Sequence[str]],
+    group: Sequence[frozenset[str]],
     available: Sequence[str],
     spec: DataSpec,
     columns: Collection[str],
     where: str,
 ) -> Problem:
-    what = f"needs a column {_either(group)}; found: {listed([short_repr(name) for name in available])}"
+    what = f"needs a column {_either(group, columns)}; found: {listed([*map(short_repr, available)])}"
     if len(available) == 1 and (others := [d for d in "\t;,|" if d in available[0]]):
         return Problem(where, what, setting("delimiter", json.dumps(others[0])))
     taken = mapped_columns(spec)
     free = [name for name in available if name not in taken and name not in columns]
     free.sort(key=lambda name: name.lower() in _IDS)
-    similar = {name: nearest(name, free) for name in chain.from_iterable(group)}
+    similar = {name: nearest(name, free) for alternative in group for name in columns if name in alternative}
     sources = {name: columns_of(spec.columns.get(name, name)) for name in similar}
     closest = max(
         group, key=lambda names: sum(source in available for name in names for source in sources[name])
     )
-    gaps = [name for name in closest if not {*sources[name]}.issubset(available)]
+    gaps = [name for name in columns if name in closest and not {*sources[name]}.issubset(available)]
     pairs = [(name, source) for name, source in similar.items() if source]
     ours, theirs = pairs[0] if pairs else (gaps[0], free[0] if free else "")
     return Problem(where, what, _fix(ours, theirs) if theirs else "")

@@ -125,12 +125,10 @@ def _is_comment(text: str, expected: int) -> bool:
 
 def _have_places(tokens: Iterable[str]) -> bool:
     """Whether all tokens are a character and its place in a word: 0, or one more than that before."""
-    matches = [_PLACED.fullmatch(token) for token in tokens]
-    if len(matches) < FEWEST_PLACED:
-        return False
+    matches = list(map(_PLACED.fullmatch, tokens))
     places = [int(match[2]) for match in matches if match]
     rising = all(place in (0, before + 1) for before, place in pairwise([0, *places]))
-    return len(places) == len(matches) and rising
+    return FEWEST_PLACED <= len(places) == len(matches) and rising
 
 
 def _fault(text: str, fields: list[str], expected: int, delimiter: str | None) -> tuple[str, str] | None:

@@ -64,10 +64,11 @@ def read_corpus(
         folder = _cached(parts_of_source, spec, source, held_out if source == "train" else {})
         prefixes = [part.prefix for part in parts_of_source]
         for split in SPLITS:
-            if (folder / split).is_dir():
-                loaded[split] = _open(folder / split, prefixes)
-                hashes[split] = _column(folder / split, "hashes")
-                facts = read_json(folder / split / FACTS)
+            of_split = folder / split
+            if of_split.is_dir():
+                facts = read_json(of_split / FACTS)
+                loaded[split] = _open(of_split, prefixes, facts["fingerprint"])
+                hashes[split] = _column(of_split, "hashes")
                 findings[split] = list(starmap(Finding, facts["findings"]))
     notes = [finding for split in SPLITS for finding in findings.get(split, [])]
     for split in [split for split in hashes if split != "train" and "train" in hashes]:
@@ -219,11 +220,10 @@ class _Writer:
         self._size = 0
 
 
-def _open(folder: Path, prefixes: Sequence[str]) -> Loaded:
+def _open(folder: Path, prefixes: Sequence[str], fingerprint: str) -> Loaded:
     from datasets import Dataset
     from datasets.table import MemoryMappedTable
 
-    fingerprint = read_json(folder / FACTS)["fingerprint"]
     table = MemoryMappedTable.from_file(str(folder / DOCUMENTS))
     file = array("H", _column(folder, "file").tobytes())
     number = array("q", _column(folder, "number").tobytes())

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
@@ -249,8 +250,8 @@ def _refined(
     column = schema.columns[targets.name]
     by = _files(records.values())
     if column.tagged:  # those of the data may have another scheme before
-        others = [row for row in range(len(table)) if row not in targets.values]
-        rest = validate_rows(table.select(others), split)[1] if others else []
+        others = table.dropped(targets.values)
+        rest = validate_rows(others, split)[1] if len(others) else []
         table, more = validate_rows(table, split)
         if _notes(rest) == _notes(more):  # else another scheme was inferred from the other rows alone
             more = rest
@@ -279,16 +280,13 @@ def _targets(
             origin.add(origin.files.index(record.prefix), record.number)
         old = table.select(rows)
         column = schema.columns[name]
-        others = {other: values for other, values in old.values.items() if other not in schema.targets}
-        some = Table({**others, name: [record.values[name] for record in relabelled]}, origin)
+        others = replace(old.without(*schema.targets), origin=origin)
+        some = others.with_(**{name: [record.values[name] for record in relabelled]})
         if column.tagged:
             some, notes = tag_words(
                 _as_listed(some, relabelled), split, "BIO" if column.holds == "tags" else "none"
             )
-            if (
-                column.holds == "tags"
-                and "tokens" not in validate_rows(Table(others, origin), split)[0].values
-            ):
+            if column.holds == "tags" and "tokens" not in validate_rows(others, split)[0].values:
                 some, notes = validate_rows(as_spans(some), split)  # what has a tag depends on the model
         else:
             some, notes = validate_rows(some, f"{split}, relabelled")
@@ -311,8 +309,7 @@ def _as_listed(table: Table, records: Sequence[_Record]) -> Table:
     """The rows with the texts that the records repeat in place of their tokens: tags are of these."""
     if "tokens" not in table.values or not all("text" in record.values for record in records):
         return table
-    values = {name: column for name, column in table.values.items() if name != "tokens"}
-    return Table({**values, "text": [record.values["text"] for record in records]}, table.origin)
+    return table.without("tokens").with_(text=[record.values["text"] for record in records])
 
 
 def _replaced(table: Table, split: str, targets: _Targets, column: Column, by: str) -> Checked:

@@ -74,17 +74,14 @@ def named_records(records: Records, spec: DataSpec, problems: Problems, prefix: 
     for number, fields in records:
         if fields == [""] and len(names) > 1:  # a blank line; with one column it is a row
             continue
-        if len(fields) < len(names) or (len(fields) > len(names) and spec.extra_fields == "error"):
-            few = len(fields) < len(names)
-            if few and spec.missing_fields == "ignore":
-                short.append(number)
-                continue
-            advice = (
-                "complete these rows; to train without them,"
-                if few
-                else "quote fields that contain the delimiter, or"
-            )
-            fix = f"{advice} {setting('missing_fields' if few else 'extra_fields', 'ignore')}"
+        few = len(fields) < len(names)
+        if few and spec.missing_fields == "ignore":
+            short.append(number)
+            continue
+        if few or (len(fields) > len(names) and spec.extra_fields == "error"):
+            fix = f"quote fields that contain the delimiter, or {setting('extra_fields', 'ignore')}"
+            if few:
+                fix = f"complete these rows; to train without them, {setting('missing_fields', 'ignore')}"
             what = f"expected {counted(len(names), 'field')}, found {len(fields)}"
             problems.add(f"{prefix}{number}", what, fix)
         elif fields == names and number == 1:

@@ -66,28 +66,27 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
         what = f"{counted(disputed, 'task')} with several annotations, none of them the ground truth"
         fix = "If it is not the right one, mark the ground truth, and export again."
         problems.findings.append(warn(f"{problems.name}: {what}; the first of each was read", fix))
-    texts = [name for name in (read[0].fields if read else ()) if name not in (*_TARGETS, "id")]
-    texts = [name for name in texts if _hold_text(read, name)]
+    fields = dict.fromkeys(name for task in read for name in task.fields if name not in _TARGETS)
+    texts = [name for name in fields if name != "id" and _hold_text(read, name)]
     texts = [name for name in (spec.columns.get("text"), "text") if name in texts][:1] or texts
     results_by_name = list(chain.from_iterable((task.results or {}).items() for task in read))
     regions = list(dict.fromkeys(name for name, results in results_by_name if any(map(_marks, results))))
     choices = list(dict.fromkeys(name for name, results in results_by_name if _chosen(results)))
     several = {name for name, results in results_by_name if len(_chosen(results)) > 1}
-    fields = dict.fromkeys(name for task in read for name in task.fields if name not in _TARGETS)
     mapped = mapped_columns(spec)
     for number, values, annotated in read:
         row: Row = {name: values.get(name) for name in fields}
         text = values[texts[0]] if len(texts) == 1 else None
         row |= {} if text is None else {"text": text}
         controls: Row = dict.fromkeys([*regions, *choices])
-        held = annotated or {}
         try:
-            for name in regions if annotated is not None else ():
-                marked = filter(_marks, held.get(name, ()))
-                controls[name] = [value if text is None else _region(text, value) for value in marked]
-            for name in choices if annotated is not None else ():
-                chosen = _chosen(held.get(name, ()))
-                controls[name] = chosen if name in several else next(iter(chosen), None)
+            if annotated is not None:
+                for name in regions:
+                    marked = filter(_marks, annotated.get(name, ()))
+                    controls[name] = [value if text is None else _region(text, value) for value in marked]
+                for name in choices:
+                    chosen = _chosen(annotated.get(name, ()))
+                    controls[name] = chosen if name in several else next(iter(chosen), None)
         except (ValueError, *_MALFORMED) as error:
             what = str(error) if isinstance(error, ValueError) else f"not as {_TITLE} has it: {error!r}"
             problems.add(f"{where}{number}", what, _EXPORT)

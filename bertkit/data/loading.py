@@ -30,7 +30,7 @@ from bertkit.data.schema import (
     warn,
 )
 from bertkit.data.sources import Part, open_source
-from bertkit.data.spelling import merge_labels
+from bertkit.data.spelling import respelled, respellings
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
 from bertkit.data.table import AS_READ, Checked, Data, Loaded, Row, RowRules, Table
@@ -146,18 +146,20 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     alternatives = {*schema.targets, *chain.from_iterable(schema.inputs)}
     common = schema  # with the alternatives that all parts have
     problems = list[Problem]()
-    for split, part in [(split, part) for split, parts in opened.items() for part in parts]:
-        try:
-            part, chosen = _choose(part, spec, common, split)
-        except DataError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-            continue
-        # what an earlier part ruled out is not a column of this one, though it has one of that name
-        ruled_out = alternatives.difference(common.targets, *common.inputs)
-        chosen = {name: source for name, source in chosen.items() if name not in ruled_out}
-        mapped[split].append(replace(part, mapping=chosen))
-        inputs = [alternative for alternative in common.inputs if alternative <= chosen.keys()]
-        common = replace(common, inputs=inputs, targets=[name for name in common.targets if name in chosen])
+    for split, parts in opened.items():
+        for part in parts:
+            try:
+                part, chosen = _choose(part, spec, common, split)
+            except DataError as error:
+                problems += [problem for problem in error.problems if problem not in problems]
+                continue
+            # what an earlier part ruled out is not a column of this one, though it has one of that name
+            ruled_out = alternatives.difference(common.targets, *common.inputs)
+            chosen = {name: source for name, source in chosen.items() if name not in ruled_out}
+            mapped[split].append(replace(part, mapping=chosen))
+            inputs = [alternative for alternative in common.inputs if alternative <= chosen.keys()]
+            targets = [name for name in common.targets if name in chosen]
+            common = replace(common, inputs=inputs, targets=targets)
     if problems:
         raise DataError(problems)
     return mapped
@@ -172,8 +174,9 @@ def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Par
         group_by = _group_column(chosen, spec)
         if split == "train" and group_by and group_by not in part.columns:
             what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
-            what += did_you_mean(group_by, part.columns)
-            raise DataError(part.name, what, "Correct data.group_by.")
+            raise DataError(
+                part.name, f"{what}{did_you_mean(group_by, part.columns)}", "Correct data.group_by."
+            )
     except DataError:
         if part.all_keys is None:
             raise
@@ -205,7 +208,7 @@ def _read_tables(
     for split, table in tables.items():
         read = [name for name in schema.targets if name in table.values]
         table, changes = validate_rows(table, split)
-        refuse_unequal(schema, table.values, table.origin)
+        refuse_unequal(schema, table)
         tables[split] = table
         notes = list[Finding]()
         if targets := [name for name in schema.targets if name in table.values]:
@@ -217,12 +220,13 @@ def _read_tables(
     present = {*chain.from_iterable(table.values for table in tables.values())}
     target = next((name for name in schema.targets if name in present), None)
     names = names_of(schema.columns[target]) if target else None
-    respelled: Mapping[str, str] = {}
+    new_names: Mapping[str, str] = {}
     if spec.labels and target and names:
-        merged = merge_labels(tables, target, schema.columns[target].holds, known_labels)
-        tables = merged.tables
-        respelled = merged.respelled
-        findings += merged.findings
+        holds = schema.columns[target].holds
+        new_names, notes = respellings(tables, target, holds, known_labels)
+        findings += notes
+        if new_names:
+            tables = {split: respelled(table, target, holds, new_names) for split, table in tables.items()}
     common = present.intersection(*(table.values for table in tables.values()))
     everywhere = {name: column for name, column in schema.columns.items() if name in common}
     total = len(tables.get("train", ()))
@@ -250,7 +254,7 @@ def _read_tables(
         if known_labels is not None:
             tables, notes = known_only(tables, target, names, known_labels, spec.unseen_labels)
             findings += notes
-    return _Rows(tables, target, options, findings, respelled)
+    return _Rows(tables, target, options, findings, new_names)
 
 
 def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
@@ -264,7 +268,6 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     seen = {name for part in parts for name in part.mapping}
     names = [name for name in columns if name in seen or name in late]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
-    theirs = {name: given_name(name, spec.columns) for name in names}
     origin = Origin([part.prefix for part in parts])
     for index, part in enumerate(parts):
         mapping = {**late, **part.mapping} if part.all_keys else part.mapping  # the first object may lack it
@@ -283,12 +286,12 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
             for name in names:
                 values = _cells(rows, name, mapping.get(name), columns[name], spec, places)
                 if columns[name].holds != "label":  # labels are converted once all of them are read
-                    values = convert(values, theirs[name], columns[name], places)
+                    values = convert(values, given_name(name, spec.columns), columns[name], places)
                 read[name].extend(values)
     read = {name: read[name] for name in names if name in seen}
     for name, cells in read.items():
         if columns[name].holds == "label":
-            read[name] = convert(cells, theirs[name], columns[name], origin)
+            read[name] = convert(cells, given_name(name, spec.columns), columns[name], origin)
         elif columns[name].holds in ("name", "value"):
             whole = without_decimals(cells)
             if whole is not cells:
@@ -342,10 +345,9 @@ def _drop_unlabelled(
     has = "has" if len(missing) == 1 else "have"
     what = f"{len(missing):,} of {counted(len(table), 'row')} of {split} {has} no `{theirs}`"
     if split == "test" and len(missing) == len(table):
-        table = Table(
-            {other: values for other, values in table.values.items() if other not in targets}, table.origin
-        )
-        return table, [note(f"{split} has no `{theirs}`: it can be predicted, but not scored")]
+        return table.without(*targets), [
+            note(f"{split} has no `{theirs}`: it can be predicted, but not scored")
+        ]
     if not missing:
         return table, []
     where = locations(table.origin, sorted(missing))
@@ -354,8 +356,7 @@ def _drop_unlabelled(
     if spec.missing_labels == "error":
         fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
         raise DataError("", f"{what}: {where}", f"{fix}{pandas}")
-    kept = [index for index in range(len(table)) if index not in missing]
-    return table.select(kept), [note(f"{what}; left out: {where}{pandas}")]
+    return table.dropped(missing), [note(f"{what}; left out: {where}{pandas}")]
 
 
 def _loaded(table: Table, schema: Schema) -> Loaded:

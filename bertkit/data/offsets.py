@@ -81,8 +81,7 @@ def likely_unit(misfits: Sequence[tuple[str, Sequence[Record]]]) -> str:
         return ""
     for unit in UNITS:
         pairs = [(text, moved(text, spans, unit)) for text, spans in misfits]
-        changed = any(others != [*spans] for (_, others), (_, spans) in zip(pairs, misfits, strict=True))
-        if changed and all(spans and _fit(text, spans) for text, spans in pairs):
+        if pairs != [*misfits] and all(spans and _fit(text, spans) for text, spans in pairs):
             return unit
     for shift, (start, end) in SHIFTS.items():
         if all(_fit_shifted(text, spans, start, end) for text, spans in misfits):

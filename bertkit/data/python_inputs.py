@@ -19,14 +19,12 @@ from bertkit.text import Json, Record, listed, short_repr
 from bertkit.validation import did_you_mean
 
 _COLUMNS = (
-    *(
-        "pandas.Series",
-        "pandas.Index",
-        "polars.Series",
-        "pyarrow.Array",
-        "pyarrow.ChunkedArray",
-        "numpy.ndarray",
-    ),
+    "pandas.Series",
+    "pandas.Index",
+    "polars.Series",
+    "pyarrow.Array",
+    "pyarrow.ChunkedArray",
+    "numpy.ndarray",
     "datasets.Column",
 )
 _INSTEAD = {

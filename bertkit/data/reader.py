@@ -46,12 +46,7 @@ class OpenFile:
 
         Line ends are kept. Raises DataError where it does not exist, or is not in this encoding.
         """
-        path = packed(uncompressed(self.path).with_suffix(f".{suffix}"))
-        problems = Problems(str(path))
-        with opened(path) as stream:
-            text = "".join(line for _, line in text_lines(stream, self.spec.encoding, problems))
-        problems.raise_if_any()
-        return text
+        return read_text(packed(uncompressed(self.path).with_suffix(f".{suffix}")), self.spec)
 
 
 class Reader(NamedTuple):
@@ -105,6 +100,15 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         COMPRESSIONS.get(path.suffix, open)(path, "rb") as stream,
     ):
         yield stream
+
+
+def read_text(path: Path, spec: DataSpec) -> str:
+    """The text of a file, decoded as `data.encoding` says, with its line ends."""
+    problems = Problems(str(path))
+    with opened(path) as stream:
+        text = "".join(line for _, line in text_lines(stream, spec.encoding, problems))
+    problems.raise_if_any()
+    return text
 
 
 def uncompressed(path: Path) -> Path:

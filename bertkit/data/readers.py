@@ -286,8 +286,9 @@ def _json(file: OpenFile) -> NumberedRows:
             what,
             f"if every line is an object, {setting('format', 'jsonl')}" if "Extra data" in what else "",
         ) from error
-    lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}
-    rows = content if isinstance(content, list) else lists.get("data")
+    values = content if isinstance(content, dict) else {"data": content}
+    lists = {key: value for key, value in values.items() if isinstance(value, list)}
+    rows = lists.get("data")
     if rows is None and len(lists) == 1:
         (rows,) = lists.values()
     if rows is None:

@@ -64,13 +64,12 @@ def has_unspaced(text: str) -> bool:
 
 
 @cache
-def marks() -> str:
-    """All combining marks (Unicode category M): accents, vowel signs, tones. For `re` they are not in
+def of_category(category: str) -> str:
+    """All characters of a Unicode category, such as Cf, or M: combining marks, which for `re` are not in
     `\\w`.
     """
-    return "".join(
-        code for code in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(code)[0] == "M"
-    )
+    codes = map(chr, range(sys.maxunicode + 1))
+    return "".join(code for code in codes if unicodedata.category(code).startswith(category))
 
 
 def joined(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:

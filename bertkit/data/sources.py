@@ -73,26 +73,29 @@ def open_source(
         )
     opens = dict[str, list[Callable[[], Part]]]()  # by split
     names: Collection[str] = opens  # of the splits at the source
-    judged = path is not None and (path / "qrels").is_dir()
+    files = dict[str, list[Path]]()
     if spec.source == MEMORY:
         stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
         for split, file in stored_files(spec).items():
             opens[split] = [partial(_file_part, file, stored, split)]
-    elif path is not None and judged:
+    elif path is None:
+        files = _named_files(spec)
+    elif (path / "qrels").is_dir():
         beir = read_beir(path, spec.encoding)
         for split in beir.qrels:
             opens[split] = [partial(_beir_part, beir, split, f"{path}, {split}")]
-    elif path is not None and (tables := _data_set(spec, path)):
+    elif tables := _data_set(spec, path):
         names = tables
         for split, name in match_splits(tables, spec).items():
             opens[split] = [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)]
-    elif path is not None and (folders := texts_at(path, spec)):
+    elif folders := texts_at(path, spec):
         names = folders
         for split, name in match_splits(folders, spec).items():
             opens[split] = [partial(_texts_part, folders[name], f"{path}, {name}", spec)]
     else:
-        for split, files in (_named_files(spec) if path is None else files_at(path, spec)).items():
-            opens[split] = [partial(_file_part, file, spec, str(file)) for file in files]
+        files = files_at(path, spec)
+    for split, of_split in files.items():
+        opens[split] = [partial(_file_part, file, spec, str(file)) for file in of_split]
     for split in ("validation", "test"):
         if getattr(spec, split) is not None and split in opens:
             raise DataError(
@@ -144,11 +147,10 @@ def _beir_part(beir: Beir, split: str, name: str) -> Part:
     """The judged pairs of a split and, except for train, the other documents with an empty query."""
     rows = pairs(beir, split)
     judged = {row["document_id"] for row in rows}
-    others = (
-        {} if split == "train" else {name: text for name, text in beir.corpus.items() if name not in judged}
-    )
     empty = {"query_id": "", "query": "", "grade": 0}
-    rows += [{**empty, "document_id": other, "document": text} for other, text in others.items()]
+    for other, text in beir.corpus.items() if split != "train" else ():
+        if other not in judged:
+            rows.append({**empty, "document_id": other, "document": text})
     return Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, beir.findings)
 
 
@@ -172,11 +174,9 @@ def _named_files(spec: DataSpec) -> dict[str, list[Path]]:
             problems.add("data.source", f"no split {split!r}{hint}", f"Splits are {', '.join(SPLITS)}.")
     for path in chain.from_iterable(paths.values()):
         if not path.is_file() and not _parallel_files(path, spec):
-            what = "no such file"
+            what = "is a pipe, and would be read twice" if path.exists() else "no such file"
             if path.is_dir():
                 what = "is a folder; a file is needed here"
-            elif path.exists():
-                what = "is a pipe, and would be read twice"
             problems.add(str(path), f"{what} (looked from {Path.cwd()})", "Check the path.")
     problems.raise_if_any()
     return paths
@@ -254,11 +254,10 @@ def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
         prefix = reader.prefix(name)
     first = next(rows)
     rows = chain([first], rows)
-    of_memory = spec.fingerprint or ""
     names = problems.class_names
     findings = problems.findings
     keys = partial(_all_keys, path, spec, prefix, findings) if reader and reader.columns == "any" else None
-    return Part(name, prefix, list(first[1]), rows, names, findings, fingerprint=of_memory, all_keys=keys)
+    return Part(name, prefix, list(first[1]), rows, names, findings, {}, spec.fingerprint or "", keys)
 
 
 def _all_keys(path: Path, spec: DataSpec, prefix: str, findings: list[Finding]) -> Collection[str]:
@@ -322,7 +321,7 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
 def _table_part(rows: Dataset, name: str, wanted: Collection[str] | None) -> Part:
     columns = list(rows.column_names)
     prefix = f"{name}, row "
-    fingerprint = rows._fingerprint
+    fingerprint = rows._fingerprint  # of all columns
     if not len(rows):
         raise DataError(name, "is empty: it has no rows", "Name a split that has rows.")
     rows = rows.select_columns([c for c in columns if wanted is None or c in wanted]).with_format(None)

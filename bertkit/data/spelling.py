@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note
@@ -36,18 +36,10 @@ def spellings(groups: Iterable[Sequence[str]], counts: Mapping[str, int]) -> str
     return listed(shown, MOST_GROUPS)
 
 
-class Merged(NamedTuple):
-    """Tables whose labels were merged. respelled: label -> the spelling that replaced it."""
-
-    tables: dict[str, Table]
-    respelled: dict[str, str]
-    findings: list[Finding]
-
-
-def merge_labels(
+def respellings(
     tables: Mapping[str, Table], target: str, holds: str, known_labels: Collection[str] | None
-) -> Merged:
-    """The tables with each label in its most frequent spelling in train, or as `known_labels` have it.
+) -> tuple[dict[str, str], list[Finding]]:
+    """Label -> its most frequent spelling in train, or that of `known_labels`, where it has another.
 
     holds: what the column of the target holds, with tags in BIO. Of spellings that are as frequent, the first
     one counts.
@@ -58,24 +50,24 @@ def merge_labels(
     preferred = of_model or [name for name, _ in counts.get("train", total).most_common()]
     chosen = {folded(name): name for name in reversed(preferred)}
     groups = dict[str, list[str]]()
-    respelled = dict[str, str]()
+    new = dict[str, str]()
     for name in total:
         label = chosen.get(folded(name), name)
         if name != label and name not in of_model:
-            respelled[name] = label
+            new[name] = label
             groups.setdefault(label, [label]).append(name)
-    if not groups:
-        return Merged(dict(tables), {}, [])
-    merged = dict[str, Table]()
-    for split, table in tables.items():
-        kinds = {name: kind for name, kind in ((target, holds), ("spans", "spans")) if name in table.values}
-        changed = dict[str, Sequence[Any]]()
-        for name, kind in kinds.items():
-            values = map(partial(_respelled, kind, respelled), table.values[name])
-            changed[name] = DiskList(values) if isinstance(table.values[name], DiskList) else list(values)
-        merged[split] = table.with_(**changed)
-    what = f"data.labels merged {counted(len(respelled), 'spelling')}: {spellings(groups.values(), total)}"
-    return Merged(merged, respelled, [note(what)])
+    what = f"data.labels merged {counted(len(new), 'spelling')}: {spellings(groups.values(), total)}"
+    return new, [note(what)] if groups else []
+
+
+def respelled(table: Table, target: str, holds: str, new: Mapping[str, str]) -> Table:
+    """The table with labels as `respellings` has them."""
+    for name, kind in ((target, holds), ("spans", "spans")):
+        if name in table.values:
+            values = map(partial(_respelled, kind, new), table.values[name])
+            stored = DiskList if isinstance(table.values[name], DiskList) else list
+            table = table.with_(**{name: stored(values)})
+    return table
 
 
 def _counts(values: Iterable[Any], holds: str) -> Counter[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -70,16 +70,17 @@ def hold_out(
 
     rng = random.Random(seed if split == "validation" else f"{seed} {split}, held out")
     remaining = needed(range(len(train)))
-    for unit in _stratified(units, train, target, labels, rng):
+    for unit in _stratified(units, _strata(train, target, labels), rng):
         # a share loses the rows that the next loop gives back; a number of rows is reached by others
         spared = size < 1 or all(remaining[name] > count for name, count in needed(unit).items())
         if spared and len(unit) <= wanted:
             held.append(unit)
             remaining.subtract(needed(unit))
             wanted -= len(unit)
-    held = held or [min(units, key=len)]
-    out = {row for unit in held for row in unit}
-    remaining = needed([row for row in range(len(train)) if row not in out])
+    if not held:
+        held = [min(units, key=len)]
+        remaining.subtract(needed(held[0]))
+    out = {*chain.from_iterable(held)}
     for unit in sorted(held):
         if any(not remaining[name] for name in needed(unit)):
             out.difference_update(unit)
@@ -94,7 +95,7 @@ def hold_out(
             f"{split}: {size} of {len(train):,} rows of train cannot be held out: {why}",
             f"hold out fewer, add rows, or name a {split} file under data.source",
         )
-    return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))
+    return train.dropped(out), train.select(sorted(out))
 
 
 def folds(
@@ -120,8 +121,8 @@ def folds(
         what = f"{count} folds need at least {count} groups; {has}"
         fix = "Write fewer folds, or add rows: those of the same texts or group stay together."
         raise DataError("folds", what, fix)
-    draw = _draw(table, random.Random(seed))
     strata = _strata(table, target, _labels(table, target, names))
+    draw = _draw(strata, random.Random(seed))
     sizes = Counter(strata)
     members = [Counter[Any]() for _ in range(count)]
     lengths = [0] * count
@@ -190,7 +191,7 @@ def limit_rows(
     first = list[int]()
     others = list[int]()
     seen = set[str]()
-    for row in chain.from_iterable(_stratified(units, table, target, labels, rng)):
+    for row in chain.from_iterable(_stratified(units, _strata(table, target, labels), rng)):
         (others if seen.issuperset(labels[row]) else first).append(row)
         seen.update(labels[row])
     return table.select(sorted([*first, *others][:limit]))
@@ -222,23 +223,16 @@ def _units(
     return sorted(units.values())
 
 
-def _stratified(
-    units: Sequence[list[int]],
-    table: Table,
-    target: str | None,
-    labels: Sequence[Sequence[str]],
-    rng: random.Random,
-) -> Iterator[list[int]]:
-    """The units in a random order, every beginning of which is stratified by the target of their first
-    rows.
+def _stratified(units: Sequence[list[int]], strata: Sequence[Any], rng: random.Random) -> Iterator[list[int]]:
+    """The units in a random order, every beginning of which is stratified by their first rows. strata: of
+    each row.
     """
-    draw = _draw(table, rng)
-    of_row = _strata(table, target, labels)
-    strata: defaultdict[Any, list[list[int]]] = defaultdict(list)
+    draw = _draw(strata, rng)
+    by_stratum = defaultdict[Any, list[list[int]]](list)
     for unit in sorted(units, key=lambda unit: draw[unit[0]]):
-        strata[of_row[unit[0]]].append(unit)
+        by_stratum[strata[unit[0]]].append(unit)
     placed = []
-    for members in strata.values():
+    for members in by_stratum.values():
         size = sum(map(len, members))
         before = 0
         for unit in members:
@@ -247,9 +241,9 @@ def _stratified(
     return (unit for _, _, unit in sorted(placed))
 
 
-def _draw(table: Table, rng: random.Random) -> list[float]:
+def _draw(rows: Iterable[Any], rng: random.Random) -> list[float]:
     """A number for each row; random() is the part of the module that never changes."""
-    return [rng.random() for _ in table.origin.number]
+    return [rng.random() for _ in rows]
 
 
 def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -> list[Any]:
@@ -271,7 +265,6 @@ def known_only(
     first row of each; "ignore" leaves those rows out with a note. Raises DataError also when no row remains.
     """
     known_tables = dict(tables)
-    findings = []
     problems = list[Problem]()
     strange = set[str]()
     for split, table in tables.items():
@@ -289,19 +282,18 @@ def known_only(
                 f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
             )
             problems.append(Problem(table.origin[rows[0]], what))
-            findings.append(note(f"{what} (first: {table.origin[rows[0]]}); left out"))
         if len(out) == len(table) and policy == "ignore":
             what = f"{split}: all rows were dropped, because none of their labels occurs in train"
             raise DataError("", what, "Compare the label names of both splits.")
         if out:
-            known_tables[split] = table.select([i for i in range(len(table)) if i not in out])
+            known_tables[split] = table.dropped(out)
     if problems and policy == "error":
         fix = "correct these labels, add rows with them to train, or raise a `data.limit`; "
         if not strange.isdisjoint(map(folded, known_labels)):
             fix = "to merge labels that differ only in case or blanks,  data: {labels: casefold}; "
         fix += f"to leave these rows out, {setting('unseen_labels', 'ignore')}"
         raise DataError([*problems[:-1], problems[-1]._replace(fix=fix)])
-    return known_tables, findings
+    return known_tables, [note(f"{what} (first: {where}); left out") for where, what, _ in problems]
 
 
 VALIDATION = ("validation", "valid", "val", "dev")  # its names in folders and on the Hub

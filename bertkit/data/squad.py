@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertkit.data.disk_list import DiskList
-from bertkit.data.problems import Problems, each_row
+from bertkit.data.problems import Problems
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Checked, NumberedRows, Table
 from bertkit.text import Json, counted, short_repr
@@ -128,9 +128,7 @@ def locate_answers(table: Table, split: str) -> Checked:
         moved += wrong
         return located
 
-    answers = DiskList(
-        each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"])
-    )
+    answers = DiskList(table.each_row(locate, table.values["context"], table.values["answers"]))
     return table.with_(answers=answers), list(_findings(split, names, answers, moved))
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bertkit.data.origin import Origin, select_values
+from bertkit.data.problems import each_row
 from bertkit.data.schema import Column, Finding
 from bertkit.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+T = TypeVar("T")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -24,14 +28,31 @@ class Table:
     def __len__(self) -> int:
         return len(self.origin)
 
+    def __iter__(self) -> Iterator[Row]:
+        """The rows, each as column -> value."""
+        return (dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True))
+
     def select(self, indices: Sequence[int]) -> Table:
         """These rows, in this order."""
         values = {name: select_values(column, indices) for name, column in self.values.items()}
         return Table(values, self.origin.select(indices))
 
+    def dropped(self, indices: Collection[int]) -> Table:
+        """All rows but these."""
+        return self.select([row for row in range(len(self)) if row not in indices])
+
     def with_(self, **columns: Sequence[Any]) -> Table:
         """The rows with these columns, added or in the place of others of their names."""
         return replace(self, values={**self.values, **columns})
+
+    def without(self, *names: str) -> Table:
+        """The rows without these columns."""
+        values = {name: column for name, column in self.values.items() if name not in names}
+        return replace(self, values=values)
+
+    def each_row(self, read: Callable[..., T], *columns: Iterable[Any]) -> Iterator[T]:
+        """What `read` makes of each row, or of its values in these columns; see `problems.each_row`."""
+        return each_row(read, self.origin.__getitem__, *(columns or [self]))
 
 
 Checked = tuple[Table, list[Finding]]  # rows that were checked or changed, and what was found
@@ -72,9 +93,6 @@ class Data:
     options: Any  # of the task, with what the rows decide as they are read
     origins: dict[str, Origin]  # origins["train"][0] is the location of the first row, such as "train.csv:2"
     corpus: bool = False  # rows are documents, not in memory; `findings` is complete
-
-
-Row = dict[str, Any]
 
 
 # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1

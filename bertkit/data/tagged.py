@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,11 +14,10 @@ from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
 from bertkit.data.on_disk import column_values
 from bertkit.data.origin import locations
-from bertkit.data.problems import each_row
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Checked, Table
 from bertkit.data.tagging import Scheme, check_prefixes, entities, find_scheme, to_bio, without_prefixes
-from bertkit.data.units import MISFITS, places_of, python_spans, rows_of
+from bertkit.data.units import MISFITS, places_of, python_spans
 from bertkit.data.word_spans import Marked, Unit, gold_entities, read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
 from bertkit.text import Record, counted, listed
@@ -41,13 +40,12 @@ def named_documents(table: Table, *, wanted: bool) -> Table:
     """The table with documents named by their file too: each CoNLL file counts its own; without them if not
     wanted.
     """
-    values = dict(table.values)
     if not wanted:
-        values.pop("document", None)
-    elif "document" in values and len(table.origin.files) > 1:
-        names = zip(table.origin.file, values["document"], strict=True)
-        values["document"] = [None if name is None else f"{file}:{name}" for file, name in names]
-    return Table(values, table.origin)
+        return table.without("document")
+    if "document" not in table.values or len(table.origin.files) < 2:
+        return table
+    names = zip(table.origin.file, table.values["document"], strict=True)
+    return table.with_(document=[None if name is None else f"{file}:{name}" for file, name in names])
 
 
 def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
@@ -57,7 +55,6 @@ def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
     Raises DataError with the rows that hold a number without a name.
     """
     values = table.values["tags"]
-    where = table.origin.__getitem__
     tags = set(chain.from_iterable(value or () for value in values))
     if not tags or not all(tag.isdecimal() for tag in tags) or tags <= set(names):
         return table, []
@@ -69,7 +66,7 @@ def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
 
     shown = listed([f"{number} {name}" for number, name in enumerate(names)])
     findings = [note(f"{split}: its tags are numbers; read as {shown}")]
-    return table.with_(tags=DiskList(each_row(named, where, values))), findings
+    return table.with_(tags=DiskList(table.each_row(named, values))), findings
 
 
 def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> Checked:
@@ -79,10 +76,8 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     In the scheme `none`, tags stay as they are. Raises DataError with the location and the number of every
     tag that its scheme does not allow.
     """
-    values = table.values["tags"]
-    where = table.origin.__getitem__
     repaired = array("q")
-    stated = scheme or _scheme_of(values, where)
+    stated = scheme or _scheme_of(table)
 
     def convert(number: int, row: Record) -> list[str] | None:
         tags = row["tags"]
@@ -101,7 +96,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
         repaired.extend([number] if count else [])
         return bio
 
-    bio = DiskList(each_row(convert, where, range(len(table)), rows_of(table)))
+    bio = DiskList(table.each_row(convert, range(len(table)), table))
     findings = [] if stated in ("BIO", "none") else [note(f"{split}: its tags are {stated}; read as BIO")]
     if repaired:
         what = f"{split}: {counted(len(repaired), 'sentence')} with an entity that begins with I-; read as B-"
@@ -110,12 +105,13 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     return table.with_(tags=bio), findings
 
 
-def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], str]) -> Scheme:
-    """The scheme of these tags. Raises DataError where none or some of them have a prefix."""
+def _scheme_of(table: Table) -> Scheme:
+    """The scheme of its tags. Raises DataError where none or some of them have a prefix."""
+    values = table.values["tags"]
     tags = set(chain.from_iterable(value or () for value in values))
     if tags and all(tag.isdecimal() for tag in tags):
         raise DataError(
-            where(0),
+            table.origin[0],
             f"its tags are numbers: {listed(sorted(tags, key=int))}",
             "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}",
         )
@@ -123,13 +119,13 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
         what = f"tags without prefixes such as B- and I-: {listed(sorted(tags))}"
         labels = "If each is the label of one word, such as a part of speech, write  task: {scheme: none}"
         entities = "If adjacent words with one tag are one entity, write  task: {data_scheme: IO}"
-        raise DataError(where(0), what, f"{labels}. {entities}.")
+        raise DataError(table.origin[0], what, f"{labels}. {entities}.")
 
     def checked(tags: Sequence[str] | None) -> Sequence[str]:
         check_prefixes(tags or (), "BIOES")
         return tags or ()
 
-    return find_scheme(each_row(checked, where, values))
+    return find_scheme(table.each_row(checked, values))
 
 
 def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") -> Checked:
@@ -142,8 +138,6 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
     occurrences = Counter[str]()
     kept = set[str]()
     misfits = list[Marked]()
-    where = table.origin.__getitem__
-    values = table.values["spans"]
     pairs, findings = python_spans(table, split)
 
     def convert(value: object, pair: Marked) -> tuple[Any, Any]:
@@ -170,7 +164,7 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
         return [Problem("", what, "Convert the offsets, or the texts, to those of Python.")] if unit else []
 
     try:
-        aligned_rows = DiskList(each_row(convert, where, values, pairs()))
+        aligned_rows = DiskList(table.each_row(convert, table.values["spans"], pairs()))
     except DataError as error:
         what = "spans that cut a word can be expanded to whole words, or contracted to them"
         cut = (

@@ -64,7 +64,7 @@ def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
                 f"tag {number}, {tag!r}: continues an entity that did not begin with B-{tag[2:]}"
             )
         repaired += 1
-    return tags_of(entities(tags), len(tags), "BIO"), repaired
+    return from_bio(tags, "BIO"), repaired
 
 
 def from_bio(tags: Sequence[str], scheme: Learned) -> list[str]:

@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from bertkit.data.decoding import text_lines
-from bertkit.data.problems import Problems
-from bertkit.data.reader import opened
+from bertkit.data.reader import read_text
 from bertkit.data.table import NumberedRows
 from bertkit.sections import DataSpec
 
@@ -32,12 +30,9 @@ def text_rows(texts: Texts, spec: DataSpec) -> NumberedRows:
     """
     files = filter(None, chain.from_iterable(zip_longest(*texts.values())))
     for number, file in enumerate(files, 1):
-        problems = Problems(str(file))
-        with opened(file) as stream:
-            text = "".join(line for _, line in text_lines(stream, spec.encoding, problems))
-        problems.raise_if_any()
         label = file.parent.name
-        yield number, {"id": f"{label}/{file.name}", "text": text.strip(), "label": label}
+        text = read_text(file, spec).strip()
+        yield number, {"id": f"{label}/{file.name}", "text": text, "label": label}
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
-from bertkit.data.problems import each_row
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.scripts import LATIN, joined, mostly_unspaced
 from bertkit.data.scripts import share as script_share
@@ -28,12 +27,6 @@ MISALIGNED = 0.001  # the share of spans that may cut a word where words have th
 MISFITS = 100  # rows with spans that do not fit, by which units of offsets are recognised
 _BLANKS = re.compile(r"\s*")
 TEXT_UNITS: Sequence[Unit] = ("words", "characters")  # the coarsest first
-
-
-def rows_of(table: Table) -> Iterator[Record]:
-    """The rows, each as column -> value."""
-    names = list(table.values)
-    return (dict(zip(names, row, strict=True)) for row in zip(*table.values.values(), strict=True))
 
 
 def text_of(row: Record) -> str:
@@ -77,11 +70,8 @@ def as_spans(table: Table) -> Table:
 
     Raises DataError with the rows whose tokens are not in their text.
     """
-    values = {name: column for name, column in table.values.items() if name not in ("tokens", "tags")}
-    values["text"] = DiskList(map(text_of, rows_of(table)))
-    if "tags" in table.values:
-        values["spans"] = DiskList(each_row(spans_of, table.origin.__getitem__, rows_of(table)))
-    return Table(values, table.origin)
+    texts = table.without("tokens", "tags").with_(text=DiskList(map(text_of, table)))
+    return texts.with_(spans=DiskList(table.each_row(spans_of))) if "tags" in table.values else texts
 
 
 def is_by_characters(table: Table) -> bool:
@@ -106,14 +96,18 @@ def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Plac
 
     With `words` tokens that make a text by spaces alone have the tags, too.
     """
-    columns = {name: rows[name][:] for name in ("tokens", "text") if name in rows.column_names}
     texts = list[str]()
     places = list[Places]()
-    for values in zip(*columns.values(), strict=True):
-        row = dict(zip(columns, values, strict=True))
-        text, of_row = _read(row, len(texts))
+    names = [name for name in ("tokens", "text") if name in rows.column_names]
+    for number, values in enumerate(zip(*(rows[name][:] for name in names), strict=True)):
+        row = dict(zip(names, values, strict=True))
+        text = text_of(row)
         by_spaces = "text" not in row and text == " ".join(row["tokens"])
         of_tokens = "tokens" in row and (unit == "given" or (unit == "words" and by_spaces))
+        try:
+            of_row = places_of(row) if "tokens" in row else []
+        except ValueError as error:
+            raise RowsError([(number, str(error), "")]) from None
         texts.append(text)
         places.append(of_row if of_tokens else words(text, unit))
     return texts, places
@@ -136,7 +130,7 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
     entities.
     """
     if "tokens" in table.values and (plain or has_own_units(table)):
-        otherwise = sum(places_of(row) != words(text_of(row)) for row in rows_of(table))
+        otherwise = sum(places_of(row) != words(text_of(row)) for row in table)
         if not otherwise:
             return "words", False, []
         what = (
@@ -212,20 +206,6 @@ def _fit(pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit) -> _F
         if aligned.counts["cut"] and not example:
             example = f"for example {where(row)}: {aligned.problems[0]}"
     return _Fit(total, cut, example, misfits)
-
-
-def _read(row: Record, number: int) -> tuple[str, Places]:
-    """The text of a row, and the characters of its tokens in it. Raises RowsError where they are not
-    there.
-    """
-    if "text" not in row:
-        return joined(row["tokens"])
-    if "tokens" not in row:
-        return row["text"], []
-    try:
-        return row["text"], _located(row["tokens"], row["text"])
-    except ValueError as error:
-        raise RowsError([(number, str(error), "")]) from None
 
 
 def _located(tokens: Sequence[str], text: str) -> Places:

@@ -15,6 +15,7 @@ from typing import Any
 from bertkit.data.origin import Origin
 from bertkit.data.problems import Problems, WrongColumn, WrongType, each_row
 from bertkit.data.schema import Column, Mapped, Schema, cell, columns_of, given_name
+from bertkit.data.table import Table
 from bertkit.errors import DataError
 from bertkit.text import Record, short_repr
 
@@ -75,7 +76,6 @@ def read_inputs(
         )
     context = {name for name in schema.context if has_columns(first, [name], mapped)}
     columns: dict[str, list[Any]] = {name: [] for name in schema.columns if name in chosen | context}
-    given_names = {name: given_name(name, mapped) for name in columns}
     for where, row in numbered:
         for name, values in columns.items():
             if name in chosen and not has_columns(row, [name], mapped):
@@ -84,7 +84,8 @@ def read_inputs(
                 continue
             cell = given_cell(row, name, mapped)
             column = schema.columns[name]
-            theirs = given_names[name] if given_names[name] in row else name
+            theirs = given_name(name, mapped)
+            theirs = theirs if theirs in row else name
             if is_missing(cell) and column.holds != "name":
                 what = f"`{theirs}` is missing"
                 fix = "Fill it in, or leave the row out."
@@ -308,17 +309,16 @@ def _numbers(value: Any) -> list[float | None] | None:
     return numbers
 
 
-def refuse_unequal(schema: Schema, values: Mapping[str, Sequence[Any]], origin: Origin) -> None:
+def refuse_unequal(schema: Schema, table: Table) -> None:
     """Raises DataError with the rows that do not have a number for each of their words."""
 
     def read(words: Sequence[str], numbers: Sequence[float] | None) -> None:
         if numbers is not None and len(numbers) != len(words):
             raise ValueError(f"{len(words)} words, but {len(numbers)} numbers")
 
-    holds = {name: column.holds for name, column in schema.columns.items() if name in values}
-    words = [name for name, kind in holds.items() if kind == "words"]
-    for name in (name for name, kind in holds.items() if kind == "numbers" and words):
-        list(each_row(read, origin.__getitem__, values[words[0]], values[name]))
+    of_kind = {schema.columns[name].holds: values for name, values in table.values.items()}
+    if of_kind.keys() >= {"words", "numbers"}:
+        list(table.each_row(read, of_kind["words"], of_kind["numbers"]))
 
 
 def _starts(value: Any) -> list[int] | None:

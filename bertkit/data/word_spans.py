@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-import sys
-import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from bertkit.data.scripts import UNSPACED, marks
+from bertkit.data.scripts import UNSPACED, of_category
 from bertkit.data.tagging import Entity, tags_of
 from bertkit.text import Record, counted, short_repr
 
@@ -150,17 +148,15 @@ def read_spans(value: object) -> list[Span]:
 @functools.cache
 def _pattern(characters: bool) -> re.Pattern[str]:
     # `re` has no class for categories; the library `regex` has, but its whitespace is not that of str.strip.
-    codes = map(chr, range(sys.maxunicode + 1))
-    formats = "".join(
-        code for code in codes if unicodedata.category(code) == "Cf" and code != ZERO_WIDTH_SPACE
-    )
-    other = rf"[^\s{formats}{ZERO_WIDTH_SPACE}][{marks()}]*"
-    joins = rf"(?:[{formats}]+[{marks()}]+)*"
+    marks = of_category("M")
+    formats = of_category("Cf").replace(ZERO_WIDTH_SPACE, "")
+    other = rf"[^\s{formats}{ZERO_WIDTH_SPACE}][{marks}]*"
+    joins = rf"(?:[{formats}]+[{marks}]+)*"
     word = f"{other}{joins}"
     if not characters:
-        letters = rf"[^\W{UNSPACED}]+(?:[{marks()}]+[^\W{UNSPACED}]*)*"
-        spaced = rf"{letters}(?:[{formats}]+(?:[{marks()}]+|{letters})+)*"
-        word = rf"(?:{spaced}|[{UNSPACED}][{marks()}]*{joins}|{other})"
+        letters = rf"[^\W{UNSPACED}]+(?:[{marks}]+[^\W{UNSPACED}]*)*"
+        spaced = rf"{letters}(?:[{formats}]+(?:[{marks}]+|{letters})+)*"
+        word = rf"(?:{spaced}|[{UNSPACED}][{marks}]*{joins}|{other})"
     return re.compile(rf"{word}(?:{JOINER}{word})*")
 
 

@@ -12,9 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 Encoded = dict[str, list[Any]]  # column -> what each feature has
 
 
@@ -58,11 +57,7 @@ def unread(texts: Iterable[Sequence[int]], unknown: int | None) -> int:
 
     texts: the token ids of each, without special tokens.
     """
-    return max(_unread(ids, unknown) for ids in texts)
-
-
-def _unread(ids: Sequence[int], unknown: int | None) -> int:
-    return int(all(token == unknown for token in ids)) if ids else 2
+    return max(int({*ids} <= {unknown}) if ids else 2 for ids in texts)
 
 
 def template(tokenizer: PreTrainedTokenizerBase, texts: int) -> tuple[list[list[int]], list[int]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.problems import MAX_PROBLEMS
@@ -58,16 +59,15 @@ def encode_pairs(
         "token_type_ids",
     )
     columns: Encoded = {name: [] for name in windows}
-    special = len(before) + len(between) + len(after)
     problems = []
     for row, (question, context) in enumerate(zip(tokenize(tokenizer, questions), contexts, strict=True)):
-        room = max_length - special - len(question.ids)
+        head = [*before, *question.ids, *between]
+        room = max_length - len(head) - len(after)
         if room < LEAST_ROOM:
             what = f"{len(question.ids)} tokens, which leaves no room in windows of {max_length}"
             fix = "Raise model.max_length, or shorten the question."
             problems.append((row, f"the question {short_repr(questions[row])} has {what}", fix))
             continue
-        head = [*before, *question.ids, *between]
         unreadable = unread((question.ids, context.ids), tokenizer.unk_token_id)
         for low, high, first, end in cover(len(context.ids), room, min(stride, room // 2)):
             ids = [*head, *context.ids[low:high], *after]
@@ -90,9 +90,8 @@ def label_windows(
     """
     gold = [_gold_tokens(*pair) for pair in zip(answers, contexts, strict=True)]
     labels = []
-    for row, low, count, place in zip(
-        *(columns[name] for name in ("row", "low", "count", "place")), strict=True
-    ):
+    read = itemgetter("row", "low", "count", "place")
+    for row, low, count, place in zip(*read(columns), strict=True):
         first, last = gold[row] or (-1, -1)
         inside = low <= first and last < low + count
         labels.append([first - low + place, last - low + place] if inside else [0, 0])

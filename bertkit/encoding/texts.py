@@ -71,22 +71,20 @@ def encode_texts(
         )
     columns: Encoded = {name: [] for name in (*names, "row", "length", "lost", "unread")}
     for row, length in enumerate(lengths):
-        parts = _of_texts(encoded["input_ids"][row], encoded.sequence_ids(row), len(texts))
+        sides = encoded.sequence_ids(row)
+        parts = _of_texts(encoded["input_ids"][row], sides, len(texts))
         unprefixed = ([] if ids == bare else ids[len(start) :] for ids in parts)
         lost = 0
-        features = {name: [encoded[name][row]] for name in names}
+        kept: Sequence[Sequence[int]] = [range(length)]  # positions, of each feature
         if length > max_length:
             from_left = tokenizer.truncation_side == "left"
-            lost, kept = _cut(encoded.sequence_ids(row), max_length, overflow, stride, from_left)
-            for name, (whole,) in features.items():
-                features[name] = [list(map(whole.__getitem__, places)) for places in kept]
-        for name, values in features.items():
-            columns[name] += values
-        sizes = [len(ids) for ids in features["input_ids"]]
-        columns["row"] += [row] * len(sizes)
-        columns["length"] += sizes
-        columns["lost"] += [lost] * len(sizes)
-        columns["unread"] += [unread(unprefixed, tokenizer.unk_token_id)] * len(sizes)
+            lost, kept = _cut(sides, max_length, overflow, stride, from_left)
+        for name in names:
+            columns[name] += [list(map(encoded[name][row].__getitem__, places)) for places in kept]
+        columns["length"] += map(len, kept)
+        of_row = {"row": row, "lost": lost, "unread": unread(unprefixed, tokenizer.unk_token_id)}
+        for name, value in of_row.items():
+            columns[name] += [value] * len(kept)
     return columns
 
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.encoding.pieces import Encoded, Tokenized, cover, template, tokenize, unread
+from bertkit.encoding.pieces import Encoded, Ints, Tokenized, cover, template, tokenize, unread
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 Span = tuple[int, int]  # characters, end exclusive
 

@@ -133,7 +133,7 @@ def _tfidf(train_texts: Sequence[str]) -> Tfidf | None:
     if scripts.share(train_texts, scripts.UNSPACED + scripts.HANGUL) < 0.5:
         unit = ""
         vectorizer.set_params(
-            analyzer="word", ngram_range=WORDS, token_pattern=rf"\b\w[\w{scripts.marks()}]+"
+            analyzer="word", ngram_range=WORDS, token_pattern=rf"\b\w[\w{scripts.of_category('M')}]+"
         )
     words = vectorizer.build_analyzer()
     if not any(words(text) for text in train_texts):
