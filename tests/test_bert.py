@@ -147,7 +147,7 @@ FIELDS = {  # name of a field -> a value that is an error, and its message
     "norm": ("pre", "modernbert-mini is an encoder with layer norm before"),
     "hidden_act": ("gleu", "did you mean 'gelu'"),
     "hidden_dropout_prob": (1.0, "less than 1"),
-    "num_hidden_layers": ("4", "\n    write 4 without quotes"),
+    "num_hidden_layers": ("4", "\n    Write 4 without quotes"),
     "vocab_size": (9, "tokenizer"),
 }
 WRONG = [

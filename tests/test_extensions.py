@@ -73,8 +73,8 @@ def untrained(recipe, folder):
 
 
 TORCHS = {  # a recipe's case and more of it -> the loss of torch, of logits and labels
-    "class weights": ("single-label", "task.class_weights=auto", lambda logits, labels:
-                      F.cross_entropy(logits, labels, 5 / 2 / labels.bincount())),
+    "class weights": ("single-label", "task.class_weights={good: 3.0}", lambda logits, labels:
+                      F.cross_entropy(logits, labels, torch.tensor([1.0, 3.0]))),
     "of several labels": ("multi-label", "task.class_weights=auto", lambda logits, labels:
                           F.binary_cross_entropy_with_logits(logits, labels, pos_weight=5 / labels.sum(0) - 1)),
     "smoothed": ("single-label", "training.label_smoothing_factor=0.3", lambda logits, labels:
