@@ -51,6 +51,11 @@ class Case:
     def rows(self):
         return Dataset.from_dict(self.columns)
 
+    @property
+    def asked(self):
+        """Its rows without what they should be answered with."""
+        return self.rows().select_columns(self.inputs).to_list()
+
     def tokenizer(self, encoder):
         """The encoder's tokenizer, as the task reads texts with it."""
         return load_tokenizer(encoder, split_special_tokens=not self.kind.schema.special_tokens)

@@ -11,9 +11,7 @@ SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "learning_rate
 def part(case, validation=5):
     """A task, and its eight rows as training and, some of them, as validation rows."""
     found = BY_ID[case]
-    rows = [
-        dict(zip(found.columns, values, strict=True)) for values in zip(*found.columns.values(), strict=True)
-    ]
+    rows = found.rows().to_list()
     return {"task": found.options, "data": {"train": rows, "validation": rows[:validation]}}
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from cases import BY_ID, encoder
+from starlette.testclient import TestClient
 
 from bertkit.errors import DataError, Problem
 from bertkit.inference.predictor import Predictor
@@ -28,19 +29,26 @@ def make_app(predictor, name, limits, api_key=None, store=None):
     return model_app(Service(predictor, name, limits, store), api_key)
 
 
+def client_of(predictor, **more):
+    """A client of the application of this predictor."""
+    return TestClient(make_app(predictor, "small", Limits(), **more))
+
+
+def schemas(client, path):
+    """Those of what is sent to this path, and of its answers."""
+    document = client.get("/openapi.json").json()
+    operation = document["paths"][path]["post"]
+    contents = [operation["requestBody"], *map(operation["responses"].get, ("200", "422"))]
+    kept = {"components": document["components"]}
+    return [kept | each["content"]["application/json"]["schema"] for each in contents]
+
+
 def predictor_of(case, folder, **columns):
     """A predictor with an untrained head: what it says is arbitrary, but always the same."""
     task = case.task(folder)
     torch.manual_seed(1)
     model = task.model(encoder(folder)).eval()
     return Predictor(task, model, torch.device("cpu"), "fp32", 4, columns)
-
-
-def rows_of(case, predictor):
-    """The case's rows without what they should be answered with."""
-    form = next(names for names in predictor.task.inputs if names <= case.columns.keys())
-    names = [name for name in case.columns if name in {*form, *predictor.task.schema.context}]
-    return [dict(zip(names, row, strict=True)) for row in zip(*(case.columns[n] for n in names), strict=True)]
 
 
 def alike(found, expected):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 import resource
@@ -18,6 +19,8 @@ from bertkit.cli.main import main
 from bertkit.data import load
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
+from bertkit.sections import DataSpec
+from bertkit.tasks import get_task
 from bertkit.training.train import train
 
 ROOT = Path(__file__).resolve().parent.parent  # of the checkout
@@ -60,6 +63,14 @@ def read_data(spec, kind, options, **more):
     return load(spec, kind.schema_of(options), kind.rules(options), **more)
 
 
+def read_as(task, source, *, splits=None, **settings):
+    """The rows of a file or of files by split, as this section of a recipe reads them."""
+    kind = get_task(task["name"])
+    source = {key: str(each) for key, each in source.items()} if isinstance(source, dict) else str(source)
+    options = kind.Options.model_validate(task)
+    return read_data(DataSpec(source=source, **settings), kind, options, splits=splits)
+
+
 def text(number, side):
     """A sentence that is about its side, of a length that depends on its number."""
     return f"the {WORDS[number % 8]} was {('good', 'bad')[side]} " + "and it sat on the mat " * (number % 4)
@@ -92,6 +103,12 @@ def write_rows(path, values):
 def read_rows(path):
     """The rows of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n")]
+
+
+def read_csv(path):
+    """The rows of a file of csv, as spreadsheets read it."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def change_json(path, **changed):

@@ -423,8 +423,7 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
         ("train.jsonl:5", "bad", "good"),
     ]
     assert rows[0]["probability"] == 0.94
-    with (tmp_path / "a b/labels.csv").open(encoding="utf-8-sig", newline="") as file:
-        table = list(csv.DictReader(file))
+    table = small.read_csv(tmp_path / "a b/labels.csv")
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
     text = (tmp_path / "a b/audit.html").read_text()
     assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in text

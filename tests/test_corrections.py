@@ -14,7 +14,6 @@ from bertkit.files import read_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.predictor import load as load_model
 from bertkit.recipe.recipe import load_recipe
-from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.training.train import train
 
@@ -26,9 +25,7 @@ NER = {"name": "token-classification"}
 
 
 def read(source, task=PLAIN, splits=None, **data):
-    kind = get_task(task["name"])
-    spec = DataSpec(source=str(source) if not isinstance(source, dict) else source, **data)
-    return small.read_data(spec, kind, kind.Options.model_validate(task), splits=splits)
+    return small.read_as(task, source, splits=splits, **data)
 
 
 def write(path, rows):

@@ -126,8 +126,19 @@ def sums(emissions, mask, chain):
 
 def best_paths(emissions, mask, chain):
     """As answers are decoded, in the emissions' precision."""
+    return torch.from_numpy(posteriors.decode(*in_numpy(emissions, mask, chain)))
+
+
+def in_numpy(emissions, mask, chain):
+    """Emissions, lengths and chain, as answers are decoded from them."""
     parts = [part.detach().to(emissions).numpy() for part in chain]
-    return torch.from_numpy(posteriors.decode(emissions.detach().numpy(), mask.sum(1).numpy(), parts))
+    return emissions.detach().numpy(), mask.sum(1).numpy(), parts
+
+
+def marginals(emissions, mask, chain):
+    """Those of answers; 0 at padding."""
+    found = posteriors.posterior(*in_numpy(emissions, mask, chain)).marginals
+    return torch.from_numpy(found).where(mask[..., None], 0.0)
 
 
 def needs_logarithms(emissions, mask, chain):
@@ -242,9 +253,7 @@ def test_span_posteriors_equal_all_paths(cases):
                         fits &= ~continues[own[last], brute.paths[:, last + 1]]
                     spans.append((row, first, last))
                     expected.append(brute.chances[fits].sum())
-            scores = case.emissions.numpy()
-            sizes = case.mask.sum(1).numpy()
-            parts = [x.numpy() for x in case.chain]
+            scores, sizes, parts = in_numpy(case.emissions, case.mask, case.chain)
             found = posteriors.posterior(scores, sizes, parts)
             chances = posteriors.span_posteriors(
                 found, sizes, parts, tags.numpy(), np.array(spans), continues
@@ -387,9 +396,9 @@ def test_a_sentence_too_short_for_what_is_not_forbidden():
     expected = torch.tensor([np.log(2), crf.FORBIDDEN + np.log(2)])
     found = sums(emissions, mask, chain)
     assert_close(found.log_partition, expected)
-    assert_close(
-        found.marginals[:, 0], torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64), rtol=1e-6, atol=1e-6
-    )
+    first = torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64)
+    for table in (found.marginals, marginals(emissions, mask, chain)):
+        assert_close(table[:, 0], first, rtol=1e-6, atol=1e-6)
 
 
 def test_fp32_finds_the_best_path_of_large_scores():
@@ -448,9 +457,9 @@ def test_padding_and_order_change_nothing(scale):
     longer = torch.nn.functional.pad(emissions, (0, 0, 0, 5), value=3.0)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     more = torch.nn.functional.pad(mask, (0, 5))
-    for function in (best_paths, lambda *given: sums(*given).marginals):
+    for function in (best_paths, marginals, lambda *given: sums(*given).marginals):
         whole = function(emissions, mask, chain)
-        assert torch.equal(function(other, mask, chain), whole)
+        assert_close(function(other, mask, chain), whole, rtol=0, atol=1e-13)
         assert_close(function(longer, more, chain)[:, :30], whole, rtol=1e-12, atol=1e-12)
         assert_close(function(emissions[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12)
     whole = crf.nll(emissions, tags, mask, chain)
@@ -520,77 +529,23 @@ def test_a_sentence_weighs_as_much_as_its_words_do_on_average():
     torch.testing.assert_close(weighted, 3 * alone)  # (1 + 4 + 4) / 3, and nothing
 
 
-class Batch(NamedTuple):
-    """A batch, its chain, and random tags."""
-
-    emissions: np.ndarray
-    lengths: np.ndarray
-    chain: tuple[np.ndarray, ...]
-    tags: np.ndarray
-
-    @property
-    def there(self):
-        return np.arange(self.tags.shape[1]) < self.lengths[:, None]
-
-
-def random_scores(seed, batch, words, scale, scheme=None, rounded=False):
-    """Random scores; with a scheme, of its tags and without what it forbids."""
-    rng = default_rng(seed)
-    count = len(scheme) if scheme else int(rng.integers(1, 8))
-    lengths = rng.integers(1, words + 1, batch)
-    lengths[0] = words
-    parts = [rng.normal(size=shape) * scale for shape in ((count, count), (count,), (count,))]
-    chain = posteriors.constrained(parts, scheme, 0.7) if scheme else tuple(parts)
-    emissions = rng.normal(size=(batch, words, count)) * scale
-    return Batch(
-        emissions.round() if rounded else emissions, lengths, chain, rng.integers(0, count, (batch, words))
-    )
-
-
-@pytest.fixture(scope="module")
-def batches():
-    """1,000 sentences of up to 12 words, in 125 batches with a chain each; scores from tame to wild, some
-    with ties.
-    """
-    schemes = (None, BIO, BIOES)
+def test_marginals_are_those_of_the_loss():
+    """Of 1,000 sentences of up to 12 words, with scores from tame to wild, and of long ones."""
+    rng = default_rng(1)
     scales = (0.1, 1.0, 5.0, 60.0, 400.0)
-    return [
-        random_scores(n, 8, 1 + n % 12, scales[n % 5], schemes[n % 3], rounded=n % 4 == 0) for n in range(125)
-    ]
-
-
-def test_marginals_are_those_of_the_loss(batches):
-    long = [random_scores(1, 2, 2000, scale, BIOES) for scale in (0.01, 5.0, 50.0)]
-    for case in [*batches, *long]:
-        found = posteriors.posterior(case.emissions, case.lengths, case.chain).marginals
-        emissions, mask, *chain = map(torch.from_numpy, (case.emissions, case.there, *case.chain))
-        expected = crf.posterior(emissions, mask, Chain(*chain)).marginals.numpy()
-        assert_allclose(found[case.there], expected[case.there], rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("value", [np.nan, 1e6])
-def test_what_stands_at_padding_changes_nothing(value):
-    case = random_scores(2, 6, 9, 3.0, BIO)
-    other = np.where(case.there[..., None], case.emissions, value)
-    path = posteriors.decode(case.emissions, case.lengths, case.chain)
-    np.testing.assert_array_equal(posteriors.decode(other, case.lengths, case.chain), path)
-    assert (path[~case.there] == -1).all()
-    one, two = (posteriors.posterior(each, case.lengths, case.chain) for each in (case.emissions, other))
-    assert_allclose(one.marginals[case.there], two.marginals[case.there], rtol=0, atol=1e-14)
+    sizes = [(8, 1 + n % 12, scales[n % 5], (["O"] * (1 + n % 7), BIO, BIOES)[n % 3]) for n in range(125)]
+    for batch, words, scale, tags in [*sizes, *((2, 2000, scale, BIOES) for scale in (0.01, 5.0, 50.0))]:
+        emissions, _, mask = random_batch(rng, batch, words, len(tags), scale)
+        parts = [part.numpy() for part in random_chain(rng, len(tags), scale)]
+        chain = Chain(*map(torch.from_numpy, posteriors.constrained(parts, tags, 0.7)))
+        expected = sums(emissions, mask, chain).marginals
+        assert_close(marginals(emissions, mask, chain), expected, rtol=0, atol=1e-9)
 
 
 def test_no_spans_have_no_posteriors():
-    case = random_scores(3, 2, 1, 1.0, BIO)
-    found = posteriors.posterior(case.emissions, case.lengths, case.chain)
+    emissions, tags, mask = random_batch(default_rng(3), 2, 1, 5, 1.0)
+    scores, *given = in_numpy(emissions, mask, random_chain(default_rng(3), 5, 1.0))
+    found = posteriors.posterior(scores, *given)
     nothing = np.empty((0, 3), dtype=np.int64)
     never = np.zeros((5, 5), dtype=bool)
-    assert posteriors.span_posteriors(found, case.lengths, case.chain, case.tags, nothing, never).shape == (
-        0,
-    )
-
-
-def test_a_word_that_can_only_be_what_is_forbidden():
-    """It must begin with tag 0 and end with tag 1; one word cannot be both."""
-    chain = np.zeros((2, 2)), np.array([0.0, posteriors.FORBIDDEN]), np.array([posteriors.FORBIDDEN, 0.0])
-    found = posteriors.posterior(np.zeros((2, 3, 2)), np.array([3, 1]), chain).marginals
-    assert_allclose(found[:, 0], [[1, 0], [0.5, 0.5]], rtol=0, atol=1e-6)
+    assert posteriors.span_posteriors(found, *given, tags.numpy(), nothing, never).shape == (0,)

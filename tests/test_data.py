@@ -11,6 +11,7 @@ from pathlib import Path
 import datasets
 import pytest
 import small
+from cases import SIMILAR
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from small import write_rows as write
 
@@ -691,10 +692,8 @@ def test_rows_with_the_same_text_are_held_out_together(seed, tmp_path):
         {"text_a": a, "text_b": b, "score": n}
         for n, (a, b) in enumerate([*pairs, *(pair[::-1] for pair in pairs)])
     ]
-    kind = get_task("sentence-similarity")
     path = write(tmp_path / "pairs.jsonl", rows)
-    spec = DataSpec(source=str(path), validation=0.1, seed=seed)
-    data = small.read_data(spec, kind, kind.Options(name="sentence-similarity"))
+    data = small.read_as(SIMILAR, path, validation=0.1, seed=seed)
     train, held = ({frozenset([row["text_a"], row["text_b"]]) for row in part} for part in data.rows.values())
     assert len(held) == 4
     assert not train & held
@@ -1062,10 +1061,8 @@ def test_copies_that_a_tokenizer_reads_alike_are_in_train_too(tmp_path):
 
 
 def test_pairs_of_test_without_a_target_have_none(tmp_path):
-    kind = get_task("sentence-similarity")
     file = write(tmp_path / "test.jsonl", [{"text_a": "a", "text_b": "b"}])
-    options = kind.Options(name="sentence-similarity")
-    data = small.read_data(DataSpec(source={"test": str(file)}), kind, options, splits={"test"})
+    data = small.read_as(SIMILAR, {"test": file}, splits={"test"})
     assert data.target is None
     assert data.rows["test"].column_names == ["text_a", "text_b"]
 
@@ -1122,13 +1119,8 @@ def test_what_a_check_finds(tmp_path, subtests):
             folder = written(
                 tmp_path / str(number), {f"{split}.jsonl": rows for split, rows in splits.items()}
             )
-            kind = get_task(task)
-            spec = DataSpec(source=str(folder), **dict(*settings))
-            found = [
-                what
-                for what in says(small.read_data(spec, kind, kind.Options(name=task)), level)
-                if part in what
-            ]
+            data = small.read_as({"name": task}, folder, **dict(*settings))
+            found = [what for what in says(data, level) if part in what]
             assert len(found) == len(expected)
             assert all(
                 what.startswith(start.format(folder)) for what, start in zip(found, expected, strict=True)

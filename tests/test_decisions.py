@@ -1,6 +1,5 @@
 """Decisions from the same probabilities: sets with a guaranteed coverage, thresholds, the best labels."""
 
-import csv
 import json
 import math
 import re
@@ -259,7 +258,7 @@ def test_on_the_command_line(learned, capsys, tmp_path):
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts()])
     output = tmp_path / "answers.csv"
     small.said(capsys, "predict", learned.folder, "--input", file, "--output", output, "--coverage", 0.9)
-    rows = list(csv.DictReader(output.read_text().splitlines()))
+    rows = small.read_csv(output)
     sets = [row["answer.set"].split("|") if row["answer.set"] else [] for row in rows]
     assert [row["answer.label"] for row in rows] == [labels[0] if len(labels) == 1 else "" for labels in sets]
     told = small.said(

@@ -16,6 +16,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from small import change_json, message_of, of_family, problems_of, raises, recipe
 from test_qa_windows import by_bytes, by_metaspace
+from test_safety import DOORS
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from torch.testing import assert_close
 from transformers import (
@@ -28,7 +29,7 @@ from transformers import (
 
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
-from bertkit.inference.predictor import load, load_as, model_folder
+from bertkit.inference.predictor import load, model_folder
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models import download
 from bertkit.models import encoder as module
@@ -37,7 +38,6 @@ from bertkit.models.trained_parts import freeze, merged, save_adapter, with_lora
 from bertkit.models.untrusted import vet
 from bertkit.sections import Freeze, Lora, ModelSpec
 from bertkit.training.train import train
-from bertkit.vectors.features import Features
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -130,13 +130,8 @@ def test_what_bertkit_does_not_load_is_one_message_everywhere(file, config, fold
         (folder / "config.json").unlink()
         what, fix = UNREAD["readme.txt" if file == "pytorch_model.bin" else file]
     told = set()
-    for door in (
-        lambda: load(folder),
-        lambda: load_as("text-classification", folder),
-        lambda: Features(str(folder)).fit(["a text"]),
-        lambda: resolve_encoder(spec(folder)),  # of `train`
-    ):
-        told.add(message_of(ModelError, door))
+    for door in DOORS:
+        told.add(message_of(ModelError, door, folder))
     (only,) = told
     assert only.startswith(f"{folder}: ")
     assert what in only

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import BY_ID
+from cases import BY_ID, NAME
 from datasets import Dataset
 from finished import finished, report
 from hypothesis import HealthCheck, given, settings
@@ -33,7 +33,6 @@ from bertkit.inference.evaluate import MOST_VALUES, rows_by_value, scored
 from bertkit.inference.predictor import load
 from bertkit.report.facts import read_facts
 from bertkit.report.paired import compared
-from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans() | st.none()
@@ -251,8 +250,6 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
         assert ("found" in answer) == (row["query_id"] not in seen)
         seen.add(row["query_id"])
     assert len(seen) == 3
-    rows, asked, there = torn_queries()
-    answers = list(ranking.searched(rows, QUERIES, DOCUMENTS, asked, there))
     together = ranking.GradedSearches(answers, rows).per_query
     monkeypatch.setattr(ranking, "QUERIES", 1)
     alone = ranking.GradedSearches(answers, rows).per_query
@@ -264,9 +261,7 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
 def read(source, at_a_time, monkeypatch, **settings):
     """The file's rows for text classification, so many of them read at a time."""
     monkeypatch.setattr("bertkit.data.on_disk.AT_A_TIME", at_a_time)
-    kind = get_task("text-classification")
-    spec = DataSpec(source=str(source), **settings)
-    return small.read_data(spec, kind, kind.Options(name=kind.name))
+    return small.read_as(NAME, source, **settings)
 
 
 @pytest.mark.parametrize("settings", [{}, {"validation": 0.3}, {"limit": 7}], ids=str)
@@ -362,10 +357,8 @@ def test_the_command_prints_them(run, tmp_path, capsys):
 
 def test_rows_that_are_answered_together_have_none(tmp_path):
     case = BY_ID["retrieval"]
-    kind = get_task("retrieval")
-    spec = DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", list(case.rows()))), by="query")
-    options = kind.Options.model_validate(case.options)
-    small.raises(DataError, r"data\.by: scores by a column", small.read_data, spec, kind, options)
+    file = small.write_rows(tmp_path / "rows.jsonl", list(case.rows()))
+    small.raises(DataError, r"data\.by: scores by a column", small.read_as, case.options, file, by="query")
 
 
 def test_values_without_end_and_numbers():

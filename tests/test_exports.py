@@ -25,10 +25,7 @@ def write(path, content):
 
 
 def get(source, task="token-classification", options=None, **settings):
-    source = {split: str(path) for split, path in source.items()} if isinstance(source, dict) else str(source)
-    kind = get_task(task)
-    spec = DataSpec(source=source, **settings)
-    return small.read_data(spec, kind, kind.Options(name=task, **options or {}))
+    return small.read_as({"name": task, **(options or {})}, source, **settings)
 
 
 fails = partial(small.message_of, DataError, get)

@@ -63,15 +63,36 @@ def test_the_sum_of_the_losses_by_the_count_is_the_tasks_own_loss(identifier, ti
         assert_same_step(plain, first_step_of(divided, tmp_path, compute_loss_func=summed))
 
 
-def probabilities(recipe, folder):
-    """Of each training row's label, by the untrained model; and the labels."""
+def untrained(recipe, folder):
+    """The logits of all training rows, by the untrained model; and their labels."""
     trainer = trainer_of(recipe, folder)
-    batch = trainer.data.examples(trainer.get_train_dataloader().batch_sampler).__getitems__([*range(16)])
+    rows = [*range(len(trainer.data.features))]
+    batch = trainer.data.examples(trainer.get_train_dataloader().batch_sampler).__getitems__(rows)
     with torch.no_grad():
-        outputs, labels = trainer.learner.loss_inputs(
-            trainer.learner.forward(trainer.model.eval(), batch), batch
-        )
-    return outputs.logits.softmax(1)[torch.arange(16), labels].tolist(), labels.tolist()
+        return trainer.learner.forward(trainer.model.eval(), batch).logits, batch["labels"]
+
+
+TORCHS = {  # a recipe's case and more of it -> the loss of torch, of logits and labels
+    "class weights": ("single-label", "task.class_weights={good: 3.0}", lambda logits, labels:
+                      F.cross_entropy(logits, labels, torch.tensor([1.0, 3.0]))),
+    "of several labels": ("multi-label", "task.class_weights=auto", lambda logits, labels:
+                          F.binary_cross_entropy_with_logits(logits, labels, pos_weight=5 / labels.sum(0) - 1)),
+    "smoothed": ("single-label", "training.label_smoothing_factor=0.3", lambda logits, labels:
+                 F.cross_entropy(logits, labels, label_smoothing=0.3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_weighted_and_smoothed_losses_are_those_of_torch(name, tiny_encoder, tmp_path):
+    """Of five rows, so that labels are not equally frequent."""
+    case, more, loss = TORCHS[name]
+    rows = [dict(row) for row in BY_ID[case].rows()][:5]
+    recipe = sized(recipe_of(case, tiny_encoder).with_(more, data={"train": rows}), 5)
+    logits, labels = untrained(recipe, tmp_path)
+    plain = recipe.with_("task.class_weights=null", "training.label_smoothing_factor=0")
+    losses = [first_step_of(each, tmp_path)[0] for each in (recipe, plain)]
+    assert losses[0] == pytest.approx(loss(logits, labels).item(), rel=1e-5)
+    assert abs(losses[0] - losses[1]) > 3e-5
 
 
 def balanced(outputs, labels, num_items_in_batch, beta, counts):
@@ -99,7 +120,9 @@ def test_the_loss_of_a_step_is_that_of_the_formula(name, tiny_encoder, tmp_path,
     function, formula = EXAMPLES[name]
     recipe = small.recipe(tmp_path, tiny_encoder)
     loss, _ = first_step_of(sized(recipe, 3, 6), tmp_path, compute_loss_func=function)
-    terms = [formula(*row) for row in zip(*probabilities(recipe, tmp_path), strict=True)]
+    logits, labels = untrained(recipe, tmp_path)
+    likely = logits.softmax(1)[torch.arange(16), labels].tolist()
+    terms = [formula(*row) for row in zip(likely, labels.tolist(), strict=True)]
     assert loss == pytest.approx(sum(terms) / 16, rel=1e-5)
     assert ("steps.mean does not divide by num_items_in_batch" in caplog.text) == (function is mean)
 

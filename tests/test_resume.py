@@ -367,9 +367,11 @@ def test_another_number_of_processes_is_refused(recipe, run, monkeypatch):
         checkpoint.save_random(newest(run), before - 1)
         rewritten(newest(run), "other.json", {})
         monkeypatch.setattr(Arguments, "world_size", now)
+        kept = files(run)
         wanted = f"checkpoint-6: the number of processes was {before} when it was written, and is {now} now"
         with pytest.raises(ModelError, match=rf"{wanted}\n.*Continue with {before} \("):
             train(recipe, run.folder, resume=True, changed=changed)
+        assert files(run) == kept
 
 
 def test_a_kill_while_a_checkpoint_is_written(recipe, uninterrupted, tmp_path):
@@ -555,20 +557,8 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe, uninterrupted, ru
         train(recipe, run.folder, resume=True)
     # rows that a run folder keeps
     given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
-    with pytest.raises(ModelError, match="of another optimizer"):
+    with pytest.raises(ModelError, match="has another optimizer"):
         train(recipe, run.folder, data=given, resume=True, changed=True, optim="adafactor")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Arguments, "world_size", 2)
-        small.raises(
-            ModelError,
-            "the number of processes",
-            train,
-            recipe,
-            run.folder,
-            data=given,
-            resume=True,
-            changed=True,
-        )
     assert files(run) == before
     train(recipe, run.folder, resume=True, changed=True)
     assert read_json(run.folder / "environment.json")["versions"] == environment["versions"]

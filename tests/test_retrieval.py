@@ -22,7 +22,6 @@ from bertkit.inference.predictor import load_as
 from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.mining import mine, nearest
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
-from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.retrieval import Retrieval, RetrievalOptions
 from bertkit.training.seed import save
@@ -41,8 +40,8 @@ JUDGED = {
 def beir(folder):
     (folder / "qrels").mkdir(parents=True)
     for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
-        lines = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in texts.items()]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        rows = [{"_id": key, "title": "", "text": text} for key, text in texts.items()]
+        small.write_rows(folder / f"{name}.jsonl", rows)
     for split, rows in JUDGED.items():
         lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
@@ -122,7 +121,6 @@ def test_a_query_that_is_a_document_does_not_find_itself():
     unnamed = Dataset.from_dict({"query": ["a", ""], "document": ["b", "a"]})
     found = next(iter(searched(unnamed, ["a"], ["b", "a"], unit[[0]], unit[[1, 0]])))["found"]
     assert [hit["id"] for hit in found] == ["a", "b"]  # its text alone does not make it the query
-    rows = Dataset.from_dict({"query": ["q"] * 3, "document": ["a", "b", "c"]})
 
 
 def test_prefixes_travel_as_prompts(tiny_encoder, tmp_path):
@@ -143,7 +141,7 @@ def test_prefixes_travel_as_prompts(tiny_encoder, tmp_path):
 def test_pairs_with_grade_0_teach_nothing(tiny_encoder, tmp_path):
     folder = beir(tmp_path / "beir")
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
-    data = small.read_data(DataSpec(source=str(folder)), Retrieval, RetrievalOptions(name="retrieval"))
+    data = small.read_as({"name": "retrieval"}, folder)
     assert data.rows["train"]["document_id"][:] == ["d0"]
     assert any("1 of 2 rows are not used for training" in finding.what for finding in data.findings)
 
@@ -176,8 +174,8 @@ PAIR = {"query": "cat", "document": "the cat", "grade": 1}
     ],
 )
 def test_bad_rows_are_named(rows, said, tmp_path):
-    spec = DataSpec(source=str(small.write_rows(tmp_path / "train.jsonl", rows)), validation=None)
-    small.raises(DataError, said, small.read_data, spec, Retrieval, RetrievalOptions(name="retrieval"))
+    file = small.write_rows(tmp_path / "train.jsonl", rows)
+    small.raises(DataError, said, small.read_as, {"name": "retrieval"}, file)
 
 
 def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
@@ -379,22 +377,9 @@ def test_embed_index_and_search(tiny_encoder, tmp_path, capsys):
     folder = str(made(tiny_encoder, tmp_path / "m"))
     store = str(tmp_path / "store")
     corpus = beir(tmp_path / "beir") / "corpus.jsonl"
-    assert (
-        main(
-            [
-                "embed",
-                folder,
-                "--input",
-                str(corpus),
-                "--output",
-                str(tmp_path / "v.npy"),
-                "--side",
-                "document",
-            ]
-        )
-        == 0
-    )
-    vectors = np.load(tmp_path / "v.npy")
+    file = tmp_path / "v.npy"
+    small.said(capsys, "embed", folder, "--input", corpus, "--output", file, "--side", "document")
+    vectors = np.load(file)
     assert_allclose(vectors, load(folder).encode(list(DOCUMENTS.values()), "document"), atol=1e-6)
     assert "documents: 4 added" in small.said(
         capsys, "index", folder, "--documents", corpus, "--store", store

@@ -17,7 +17,7 @@ import torch
 import transformers
 from cases import TEXTS, Case, every
 from numpy.testing import assert_allclose
-from serving import KEPT, SECRET, alike, make_app, predictor_of, rows_of, said
+from serving import KEPT, SECRET, alike, client_of, make_app, predictor_of, said, schemas
 from small import write_rows as write
 from starlette.testclient import TestClient
 
@@ -37,7 +37,7 @@ from bertkit.serving.service import MAX_SEARCHES, Service
 @pytest.fixture
 def client(request, tiny_encoder):
     """A client of the case's server."""
-    with TestClient(make_app(predictor_of(KEPT[request.param], tiny_encoder), "small", Limits())) as made:
+    with client_of(predictor_of(KEPT[request.param], tiny_encoder)) as made:
         yield made
 
 
@@ -53,24 +53,16 @@ def served(name):
 @every([*KEPT.values()])
 def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case, tiny_encoder):
     predictor = predictor_of(case, tiny_encoder)
-    rows = rows_of(case, predictor)
-    with TestClient(make_app(predictor, "small", Limits())) as client:
+    rows = case.asked
+    with client_of(predictor) as client:
         found = said(client, "/predict", rows=rows)
-        schemas = client.get("/openapi.json").json()
-        example = schemas["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"][
-            "example"
-        ]
+        path, item = next(iter(client.get("/openapi.json").json()["paths"].items()))
+        assert path == "/predict"
+        example = item["post"]["requestBody"]["content"]["application/json"]["example"]
         assert len(said(client, "/predict", **example)["answers"]) == 1
+        sent, answered, _ = schemas(client, "/predict")
     alike(found["answers"], predictor(rows))
-    assert next(iter(schemas["paths"])) == "/predict"
-    operation = schemas["paths"]["/predict"]["post"]
-    components = {"components": schemas["components"]}
-    for schema, value in (
-        (operation["requestBody"]["content"], {"rows": rows}),
-        (operation["requestBody"]["content"], example),
-        (operation["responses"]["200"]["content"], found),
-    ):
-        schema = components | schema["application/json"]["schema"]
+    for schema, value in ((sent, {"rows": rows}), (sent, example), (answered, found)):
         jsonschema.validate(value, schema)
         with pytest.raises(jsonschema.ValidationError):  # so that the schema does not allow just anything
             jsonschema.validate({name: [{"neither": 1}] for name in value}, schema)
@@ -78,7 +70,7 @@ def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case, tiny_
 
 def test_texts_and_columns_by_the_recipes_names_and_by_their_own(tiny_encoder):
     predictor = predictor_of(KEPT["single-label"], tiny_encoder, text="sentence")
-    with TestClient(make_app(predictor, "small", Limits())) as client:
+    with client_of(predictor) as client:
         for rows in (
             TEXTS,
             [{"sentence": text, "text": "no"} for text in TEXTS],
@@ -94,7 +86,7 @@ def test_columns_that_bear_the_names_of_others_are_mapped_once(mapped, tiny_enco
     predictor = predictor_of(KEPT["pair"], tiny_encoder, **mapped)
     torch.nn.init.normal_(predictor.model.classifier.weight)  # so that the order of the texts shows
     rows = [{"text_a": text, "text_b": "no", "more": "a dog"} for text in TEXTS]
-    with TestClient(make_app(predictor, "small", Limits())) as client:
+    with client_of(predictor) as client:
         alike(said(client, "/predict", rows=rows)["answers"], predictor(rows))
         inputs = [[row[mapped["text_a"]], row[mapped["text_b"]]] for row in rows]
         scores = [each[0]["score"] for each in said(client, "/predict", inputs=inputs)]
@@ -104,7 +96,7 @@ def test_columns_that_bear_the_names_of_others_are_mapped_once(mapped, tiny_enco
 @pytest.mark.parametrize("name", "ner-document retrieval similarity-in-batch mlm".split())
 def test_rows_whose_answers_depend_on_each_other_share_no_call(name, tiny_encoder):
     predictor = predictor_of(KEPT[name], tiny_encoder)
-    rows = rows_of(KEPT[name], predictor)
+    rows = KEPT[name].asked
     if "positive" in rows[0]:  # of other anchors, so that some are not the nearest
         rows = [
             row | {"positive": other["positive"]}
@@ -120,7 +112,7 @@ def test_rows_whose_answers_depend_on_each_other_share_no_call(name, tiny_encode
 @pytest.mark.parametrize("name", "single-label pair qa ner-crf similarity-mse ranking-graded-windows".split())
 def test_rows_that_stand_alone_share_calls(name, tiny_encoder):
     predictor = predictor_of(KEPT[name], tiny_encoder)
-    rows = rows_of(KEPT[name], predictor)
+    rows = KEPT[name].asked
     alike(predictor(rows[:4]), [*predictor(rows[:2]), *predictor(rows[2:4])])
     reader = RowReader(predictor.task, {}, Limits())
     assert reader.key(rows[:2]) == reader.key(rows[2:4]) is not None
@@ -219,11 +211,7 @@ def test_tokenize(client, tiny_encoder):
         assert token["special"] is False
     assert "".join(token["text"] for token in middle) == text.replace(" ", "")
     assert said(client, "/tokenize", inputs=text, add_special_tokens=False) == [middle]
-    schemas = client.get("/openapi.json").json()
-    promised = schemas["paths"]["/tokenize"]["post"]["responses"]["200"]["content"]["application/json"][
-        "schema"
-    ]
-    jsonschema.validate(found, {"components": schemas["components"]} | promised)
+    jsonschema.validate(found, schemas(client, "/tokenize")[1])
     assert "empty" in said(client, "/tokenize", status=400, inputs=[])["error"]
     assert "257 items" in said(client, "/tokenize", status=413, inputs=["a"] * 257)["error"]
     assert "item 1" in said(client, "/tokenize", status=413, inputs="a b " * 20_000)["error"]
@@ -263,20 +251,13 @@ BAD = [
     ('{"rows": [{"\\ud800": "a"}]}', 422, "no text in this row"),
     ("[" * 100_000, 400, "nested too deeply"),
     ('{"rows": [' + "9" * 5000 + "]}", 400, "a number of the body has too many digits"),
-    (
-        '{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(1000)) + "}",
-        413,
-        "the body has 1001 keys; 1000 are",
-    ),
     ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(999)) + "}", 422, "unknown field k0"),
     ('{"rows": [{"text": ' + "[" * 100 + '"a"' + "]" * 100 + "}]}", 422, "row 1: `text` holds"),
-    ('{"inputs": [' + ",".join(['["a", "b"]'] * 257) + "]}", 413, "`inputs` has 257 items; 256 are allowed"),
     (
         '{"rows": [{"text": [' + ",".join(["1"] * 16_385) + "]}]}",
         413,
         "`rows[0].text` has 16385 items; 16384 are",
     ),
-    ('{"rows": [' + ",".join(['"a"'] * 257) + "]}", 413, "257 items; 256 are allowed"),
     (
         '{"rows": ["a", "' + "a b " * 16_384 + '"]}',
         413,
@@ -356,7 +337,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def classifier(tiny_encoder):
-    with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())) as made:
+    with client_of(predictor_of(KEPT["single-label"], tiny_encoder)) as made:
         yield made
 
 
@@ -378,7 +359,7 @@ def test_odd_bodies_on_every_path(tiny_encoder, subtests):
     none.
     """
     for name in sorted({case for case, *_ in (*KEYS, *LISTS, *SURROGATES, *EMPTY)}):
-        with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
+        with client_of(predictor_of(KEPT[name], tiny_encoder)) as client:
             for _, path, body, error in (each for each in KEYS if each[0] == name):
                 with subtests.test(error):
                     assert said(client, path, status=422, **body)["error"] == error
@@ -487,7 +468,7 @@ def test_own_pages_and_none_elsewhere(classifier, tiny_encoder):
         "Not Found",
         False,
     )
-    stopped = TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits()))
+    stopped = client_of(predictor_of(KEPT["single-label"], tiny_encoder))
     assert stopped.get("/health").status_code == 503  # not entered: nothing was started
 
 
@@ -513,7 +494,7 @@ def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder, caplog):
     with pytest.raises(BaseException, match="index out of bounds") as panic:
         predictor("好")
     assert not isinstance(panic.value, Exception)
-    with TestClient(make_app(predictor, "small", Limits())) as client:
+    with client_of(predictor) as client:
         assert (
             "see the server's log"
             in said(client, "/predict", status=500, rows=["yes", f"好 {SECRET}"])["error"]
@@ -562,7 +543,7 @@ def predictor(room):
 @pytest.fixture(scope="module")
 def searching(room, predictor):
     """Of what `bertkit serve MODEL --store STORE` serves."""
-    with TestClient(make_app(predictor, "small", Limits(), store=Store.open(room / "store"))) as made:
+    with client_of(predictor, store=Store.open(room / "store")) as made:
         yield made
 
 
@@ -574,7 +555,7 @@ def own(room, tmp_path):
 
 @pytest.fixture
 def own_client(predictor, own):
-    with TestClient(make_app(predictor, "small", Limits(), store=own)) as made:
+    with client_of(predictor, store=own) as made:
         yield made
 
 
@@ -595,14 +576,9 @@ def test_the_documents_of_the_command(searching, room):
 
 
 def test_the_schema_that_is_promised(searching):
-    document = searching.get("/openapi.json").json()
-    operation = document["paths"]["/search"]["post"]
-    components = {"components": document["components"]}
-    answered = components | operation["responses"]["200"]["content"]["application/json"]["schema"]
+    sent, answered, _ = schemas(searching, "/search")
     for body in ({"query": "the cat"}, {"queries": QUERIES}):
-        jsonschema.validate(
-            body, components | operation["requestBody"]["content"]["application/json"]["schema"]
-        )
+        jsonschema.validate(body, sent)
         found = said(searching, "/search", **body)
         jsonschema.validate(found, answered)
     found["hits"][0][0]["neither"] = 1
@@ -623,7 +599,6 @@ REFUSED = [
     ({"queries": ["a"] * 257}, 413, "257 items; 256 are allowed"),
     ({"query": "a b " * 20_000}, 413, "`query`, item 1: about 20,002 tokens"),
     ({"query": "a", "filter": {"yeer": 2020}}, 422, "there is no column 'yeer'; there are id (text)"),
-    ({"query": "a", "filter": {str(n): n for n in range(101)}}, 422, "more than 100 values"),
     ({"query": "a", "filter": []}, 422, "filter"),
     ({"query": "a", "filter": {"year": {"gt": SQL}}}, 422, "`year` holds whole numbers"),
     ({"query": "a", "filter": SQL}, 422, "filter"),
@@ -707,7 +682,7 @@ def test_late_searches_stop_no_other_answer(room, predictor, monkeypatch):
 
 @pytest.mark.parametrize("name", ["retrieval", "single-label"])
 def test_without_a_store(name, tiny_encoder):
-    with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as searching:
+    with client_of(predictor_of(KEPT[name], tiny_encoder)) as searching:
         assert "with one" in said(searching, "/search", status=424, query="a")["error"]
         assert "/search" not in searching.get("/openapi.json").json()["paths"]
 

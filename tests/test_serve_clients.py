@@ -14,7 +14,7 @@ from cases import CONTEXTS, QUESTIONS, TEXTS
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from numpy.testing import assert_allclose
-from serving import KEPT, alike, make_app, predictor_of, running, said
+from serving import KEPT, alike, client_of, make_app, predictor_of, running, said, schemas
 from starlette.testclient import TestClient
 
 from bertkit.cli.main import main
@@ -135,7 +135,7 @@ def test_whether_there_may_be_no_answer(tiny_encoder):
     asked = {"question": QUESTIONS[0], "context": CONTEXTS[0]}
     answer = predictor(asked)
     none = {"answer": "", "start": 0, "end": 0, "score": answer["null_score"]}
-    with TestClient(make_app(predictor, "small", Limits())) as client:
+    with client_of(predictor) as client:
         for parameters in ({}, {"handle_impossible_answer": True}):
             alike(said(client, "/", inputs=asked, parameters=parameters), none)
         some = said(client, "/", inputs=asked, parameters={"top_k": 3})
@@ -175,7 +175,7 @@ def test_generated_texts(served):
             assert client.text_generation(text) == wanted
             assert client.translation(text).translation_text == wanted
             assert client.summarization(text).summary_text == wanted
-    with TestClient(make_app(predictor, "own", Limits())) as own:
+    with client_of(predictor) as own:
         assert said(own, "/", inputs=TEXTS[0])[0]["generated_text"] == predictor(TEXTS[0])["generated_text"]
     refused("unknown field parameters.src_lang", client.translation, TEXTS[0], src_lang="en", tgt_lang="de")
     refused(
@@ -269,12 +269,8 @@ REQUESTS = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_schema_of_the_root(name, tiny_encoder):
-    with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
-        document = client.get("/openapi.json").json()
-        operation = document["paths"]["/"]["post"]
-        components = {"components": document["components"]}
-        asked = components | operation["requestBody"]["content"]["application/json"]["schema"]
-        answered = components | operation["responses"]["200"]["content"]["application/json"]["schema"]
+    with client_of(predictor_of(KEPT[name], tiny_encoder)) as client:
+        asked, answered, _ = schemas(client, "/")
         for body in REQUESTS[name]:
             jsonschema.validate(body, asked)
             jsonschema.validate(said(client, "/", **body), answered)
@@ -287,11 +283,9 @@ def test_the_schema_of_the_root(name, tiny_encoder):
 
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings"])
 def test_errors_have_the_form_that_is_promised(path, tiny_encoder):
-    with TestClient(make_app(predictor_of(KEPT["retrieval"], tiny_encoder), "small", Limits())) as client:
-        document = client.get("/openapi.json").json()
+    with client_of(predictor_of(KEPT["retrieval"], tiny_encoder)) as client:
         error = said(client, path, status=422, neither=1)
-    promised = document["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
-    jsonschema.validate(error, {"components": document["components"]} | promised)
+        jsonschema.validate(error, schemas(client, path)[2])
     assert "unknown field neither" in str(error)
 
 
@@ -387,7 +381,7 @@ def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monk
 
 
 def test_request_ids(tiny_encoder):
-    with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())) as client:
+    with client_of(predictor_of(KEPT["single-label"], tiny_encoder)) as client:
         for path in ("/health", "/nowhere"):
             assert client.get(path, headers={"X-Request-ID": "mine-1"}).headers["X-Request-ID"] == "mine-1"
         others = [

@@ -170,7 +170,7 @@ def test_saved_and_loaded_it_gives_the_same_answers(case, begun, tmp_path):
     again = load(tmp_path / "model", precision="fp32")
     assert again.task.options == task.options
     assert again.task.tokenizer.split_special_tokens
-    rows = case.rows().select_columns(case.inputs).to_list()
+    rows = case.asked
     assert dataclasses.replace(again, model=again.model.to(CPU), device=CPU)(rows) == ask(task, model)(rows)
 
 
@@ -192,7 +192,7 @@ def test_every_score_of_a_model_is_the_same_score(case, tiny_encoder, tmp_path):
 @every_case_of_rows_that_stand_alone
 def test_padding_and_company_change_nothing(case, begun):
     task, model = begun(case)
-    rows = case.rows().select_columns(case.inputs).to_list()
+    rows = case.asked
     with NoDoubles():
         together = ask(task, model, batch_size=8)(rows)
     TypeAdapter(list_of(answer_type(task))).validate_python(together)  # as the task declares them

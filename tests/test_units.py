@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small
 import torch
+from cases import NER
 from datasets import Dataset
 from seqeval.metrics import f1_score
 from transformers import BertConfig, BertModel, BertTokenizer
@@ -77,8 +78,7 @@ def encoder(folder, texts, by=1):
 
 
 def of_file(path, **settings):
-    spec = DataSpec(source={"train": str(path)}, **settings)
-    return small.read_data(spec, TokenClassification, TokenClassificationOptions(name="token-classification"))
+    return small.read_as(NER, {"train": path}, **settings)
 
 
 def data(rows, tmp_path):

@@ -10,6 +10,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
+from test_crf import enumerate_paths
 from test_token_classification import get as read
 from transformers import AutoModelForTokenClassification, pipeline
 
@@ -224,13 +225,12 @@ def test_a_chain_of_labels_rules_nothing_out(seed):
     tags = ["I-X", "O", "E-X"]
     scores = rng.normal(size=(4, 3)).astype(np.float32)
     chain = tuple(rng.normal(size=shape).astype(np.float32) for shape in ((3, 3), (3,), (3,)))
-    paths = np.stack(np.meshgrid(*[range(3)] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
-    totals = scores[range(4), paths].sum(1) + chain[1][paths[:, 0]] + chain[2][paths[:, -1]]
-    totals = totals + chain[0][paths[:, :-1], paths[:, 1:]].sum(1)
-    chances = np.exp(totals - np.logaddexp.reduce(totals))
+    brute = enumerate_paths(torch.from_numpy(scores), map(torch.from_numpy, chain))
     (best,) = decode_tags([scores], chain, tags, 1.0, plain=True)
-    assert best.tags == [tags[i] for i in paths[totals.argmax()]]
-    wanted = [chances[paths[:, word] == tags.index(tag)].sum() for word, tag in enumerate(best.tags)]
+    assert best.tags == [tags[i] for i in brute.paths[brute.scores.argmax()]]
+    wanted = [
+        brute.chances[brute.paths[:, word] == tags.index(tag)].sum() for word, tag in enumerate(best.tags)
+    ]
     assert best.scores == pytest.approx(wanted, rel=1e-5)
     assert best.entities == []
     never = posteriors.forbidden(tags, plain=True)

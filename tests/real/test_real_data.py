@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import string
 import unicodedata
-from difflib import SequenceMatcher
 from functools import partial
 from itertools import groupby
 from statistics import fmean
@@ -181,30 +180,6 @@ def test_scores_of_fixed_answers(real_data, name, rule, tokens, answer):
         assert graded.scores[f"f1{suffix}"] == pytest.approx(fmean([f1 for _, f1 in pairs]), abs=1e-9)
 
 
-def cmrc_f1(predicted, gold):
-    """By the longest run of tokens that both have."""
-    best = 0.0
-    given = mlqa_tokens(predicted, ideograph)
-    for wanted in (mlqa_tokens(text, ideograph) for text in gold):
-        run = SequenceMatcher(None, given, wanted, autojunk=False).find_longest_match()
-        best = max(best, 2 * run.size / (len(given) + len(wanted)))
-    return best
-
-
-@pytest.mark.parametrize("name", ["scripts/cmrc2018_trial.json", "scripts/xquad.zh.json"])
-def test_beside_the_scores_of_cmrc(real_data, name):
-    """CMRC 2018 has the same exact match; its F1 counts the longest common run, MLQA's counts all common
-    tokens.
-    """
-    rows = rows_of(real_data, name)[:500]
-    predicted = list(map(shifted, rows))
-    gold = [row["answers"]["text"] for row in rows]
-    f1 = graded_by(rows, predicted).values[1]
-    cmrc = np.array([cmrc_f1(*pair) for pair in zip(predicted, gold, strict=True)])
-    assert (cmrc <= f1 + 1e-12).all()
-    assert cmrc.mean() + 0.05 < f1.mean()
-
-
 # --- classification: files as their authors wrote them, through the `data:` section of a recipe
 
 COLA = {"header": ["source", "label", "star", "text"]}
@@ -251,21 +226,3 @@ def test_every_row_is_read(train, dev, settings, rows, target, labels, real_data
     else:
         assert label_names(values) == labels
     assert not [finding for finding in check(data) if finding.level == "fail"]
-
-
-def test_a_folder_of_tsv_files_is_a_source(real_data):
-    spec = DataSpec.model_validate(
-        {"source": str(real_data / "sst2"), "columns": {"text": "sentence"}, "limit": 50}
-    )
-    data = load(spec, TextClassification.schema)
-    assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 50, "validation": 50}
-    assert data.origins["train"][0].startswith(str(real_data / "sst2" / "train.tsv:"))
-
-
-def test_quotes_and_ends_are_kept_as_they_stand(real_data):
-    data = load_real(real_data, "cola/train.tsv", "cola/dev.tsv", **COLA)
-    assert (
-        data.rows["train"][0]["text"]
-        == "Our friends won't buy this analysis, let alone the next one we propose."
-    )
-    assert data.origins["validation"][1042].endswith("dev.tsv:1043")
