@@ -1,5 +1,7 @@
 """bertkit: fine-tune BERT-family encoders from one recipe, with one inference code path."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 import warnings

@@ -4,6 +4,8 @@ A folder is written under a temporary name, renamed and never changed, so that a
 read and add at the same time, and a killed one leaves no partial folder.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

@@ -1,5 +1,7 @@
 """Files are written under a temporary name and renamed, so that no reader sees a partial file."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json

@@ -2,6 +2,8 @@
 the Hub.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal

@@ -1,5 +1,7 @@
 """Text for people: numbers in sentences, tables, control characters escaped."""
 
+from __future__ import annotations
+
 import json
 import re
 import shlex

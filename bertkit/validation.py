@@ -1,5 +1,7 @@
 """Validation by pydantic with its errors as sentences, and "did you mean"."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,5 +1,7 @@
 """Micro-batches that do not fit into memory are split; the steps stay the same."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator
 from pathlib import Path

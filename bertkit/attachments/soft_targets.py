@@ -1,5 +1,7 @@
 """Soft targets: a teacher's outputs that a student is trained on, task by task (Hinton et al. 2015)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

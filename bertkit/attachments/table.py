@@ -1,5 +1,7 @@
 """bertkit's own attachments, in the order in which their hooks run."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from bertkit.attachments.distillation import TeacherLoss

@@ -1,5 +1,7 @@
 """A user's own loss in the place of a task's: `compute_loss_func`, as transformers' Trainer calls it."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from pathlib import Path

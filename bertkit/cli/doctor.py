@@ -2,6 +2,8 @@
 here.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Iterator

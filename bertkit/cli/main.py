@@ -2,6 +2,8 @@
 them.
 """
 
+from __future__ import annotations
+
 import argparse
 import errno
 import io

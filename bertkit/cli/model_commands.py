@@ -1,5 +1,7 @@
 """The commands that run a trained model: evaluate, calibrate, predict, explain, serve."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import os

@@ -1,5 +1,7 @@
 """The commands about recipes: init, recipes, show, copy, check, train, sweep, audit; and tokenizer train."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The commands about finished runs: report, export, push."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What the commands share: how one is declared, the arguments that several have, and how they print."""
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Callable, Sequence

@@ -1,5 +1,7 @@
 """The commands about vectors: embed, mine, index, search."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any

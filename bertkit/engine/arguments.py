@@ -1,5 +1,7 @@
 """transformers' training arguments, with what a recipe's `training:` adds to them."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,5 +1,7 @@
 """The hooks that the engine calls, and that attachments override."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

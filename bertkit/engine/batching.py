@@ -1,5 +1,7 @@
 """Batches of features of similar length; a step has the same rows however it is split."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator

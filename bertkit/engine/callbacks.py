@@ -1,5 +1,7 @@
 """Callbacks of training: progress, metrics.jsonl and a graceful shutdown."""
 
+from __future__ import annotations
+
 import json
 import logging
 import signal

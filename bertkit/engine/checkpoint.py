@@ -1,5 +1,7 @@
 """Checkpoints without pickle: tensors in safetensors, everything else in JSON, complete or absent."""
 
+from __future__ import annotations
+
 import json
 import math
 import os

@@ -1,5 +1,7 @@
 """The progress of training, by its steps or its time budget, and the learning rates that follow from it."""
 
+from __future__ import annotations
+
 import copy
 import time
 from collections.abc import Callable

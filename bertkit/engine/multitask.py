@@ -2,6 +2,8 @@
 losses.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

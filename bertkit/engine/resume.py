@@ -1,5 +1,7 @@
 """The checkpoint that training continues from, and what must then be unchanged."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

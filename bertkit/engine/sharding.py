@@ -2,6 +2,8 @@
 results.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The trainer: the loss of the whole step, divided once, over accumulation and processes."""
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import math

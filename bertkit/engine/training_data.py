@@ -2,6 +2,8 @@
 encoder.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

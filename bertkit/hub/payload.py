@@ -1,5 +1,7 @@
 """The files of a push: RUN/model, after checks that they are complete, safe and without private data."""
 
+from __future__ import annotations
+
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator

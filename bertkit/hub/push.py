@@ -1,5 +1,7 @@
 """Upload a run's model to the Hub in one commit, private by default."""
 
+from __future__ import annotations
+
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence

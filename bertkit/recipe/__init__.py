@@ -2,6 +2,8 @@
 bertkit.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 
 

@@ -4,6 +4,8 @@ The functions take plain data whose values have the right types (others are repo
 everything is found at once even in a recipe that is not valid yet.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,7 @@
 """The fields of a recipe, of one task and of several, with their defaults."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 

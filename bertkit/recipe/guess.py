@@ -1,5 +1,7 @@
 """What rows are for: the task, and which column is what, by the names and values of a table."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,5 +1,7 @@
 """`init`: a first recipe for rows, with what was guessed of them and why."""
 
+from __future__ import annotations
+
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence

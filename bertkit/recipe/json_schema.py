@@ -1,5 +1,7 @@
 """The JSON Schema of recipes, for editors."""
 
+from __future__ import annotations
+
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any

@@ -1,5 +1,7 @@
 """Gathers what is wrong in a recipe as messages: where, what, and what to write instead."""
 
+from __future__ import annotations
+
 import math
 from operator import itemgetter
 from pathlib import Path

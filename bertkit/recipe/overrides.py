@@ -2,6 +2,8 @@
 names.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from collections import defaultdict

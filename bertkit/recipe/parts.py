@@ -2,6 +2,8 @@
 itself.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -2,6 +2,8 @@
 wrong.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator
 from functools import reduce

@@ -4,6 +4,8 @@ Importing that class takes seconds, so that what a recipe needs of it is cached.
 decides itself are listed here.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import importlib.util

@@ -8,6 +8,8 @@ keys such as 007 into numbers. Here nothing is constructed, so no tag names an o
 refused, so none can multiply.
 """
 
+from __future__ import annotations
+
 import io
 import json
 import math

@@ -1,5 +1,7 @@
 """The commands about vectors: `embed`, `index` and `search`: files and models in, counts and hits out."""
 
+from __future__ import annotations
+
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

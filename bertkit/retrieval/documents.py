@@ -1,5 +1,7 @@
 """Rows -> documents with an id, a text and metadata; each column of metadata has one type."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -2,6 +2,8 @@
 executed.
 """
 
+from __future__ import annotations
+
 import json
 import operator
 import re

@@ -1,5 +1,7 @@
 """Hard negatives: documents near a query that do not answer it, as in ANCE (Xiong et al. 2021)."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

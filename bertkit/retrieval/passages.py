@@ -1,5 +1,7 @@
 """Documents -> overlapping passages that fit the encoder, split between words."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Search: the passages nearest to a query, merged into documents; full text and a re-ranker are options."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

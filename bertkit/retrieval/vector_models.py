@@ -1,5 +1,7 @@
 """Models for index, search, mine and embed: vectors of queries and documents, and what identifies a model."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

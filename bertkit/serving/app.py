@@ -1,5 +1,7 @@
 """The server as an ASGI application: its paths, by task, and their handlers."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -1,5 +1,7 @@
 """Dynamic batching: rows that arrive while the model runs are answered together, up to a budget of tokens."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time

@@ -1,5 +1,7 @@
 """Limits of the server, and the error of a request that it refuses."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

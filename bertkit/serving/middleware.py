@@ -2,6 +2,8 @@
 responses.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging

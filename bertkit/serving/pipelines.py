@@ -5,6 +5,8 @@ They are those of transformers' pipelines; InferenceClient posts them to `/`. do
 differences.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 

@@ -1,5 +1,7 @@
 """The metrics of /metrics, in Prometheus's format: counts, times and sizes, never texts."""
 
+from __future__ import annotations
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

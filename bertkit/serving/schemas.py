@@ -2,6 +2,8 @@
 schema.
 """
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce

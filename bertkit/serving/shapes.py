@@ -1,5 +1,7 @@
 """What clients send and what they get: by path and pipeline, as clients of other servers, and of /search."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 

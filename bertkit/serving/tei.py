@@ -4,6 +4,8 @@ As in its version 1.9, https://huggingface.github.io/text-embeddings-inference; 
 differences.
 """
 
+from __future__ import annotations
+
 import base64
 import math
 from collections.abc import Sequence

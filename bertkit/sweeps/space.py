@@ -2,6 +2,8 @@
 recipe.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import warnings

@@ -2,6 +2,8 @@
 seeds.
 """
 
+from __future__ import annotations
+
 import shutil
 import time
 from collections.abc import Sequence

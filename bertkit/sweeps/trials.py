@@ -2,6 +2,8 @@
 resumed.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os

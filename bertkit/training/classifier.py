@@ -2,6 +2,8 @@
 `predict`.
 """
 
+from __future__ import annotations
+
 import shutil
 import weakref
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """The end of a run: the best seed's models are published and scored, and results.json is written."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

@@ -2,6 +2,8 @@
 folds.
 """
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

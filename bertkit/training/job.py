@@ -1,5 +1,7 @@
 """Before the first step: everything that can be wrong is checked, and the job is put together."""
 
+from __future__ import annotations
+
 import logging
 import math
 import re

@@ -2,6 +2,8 @@
 same.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

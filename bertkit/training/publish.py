@@ -1,5 +1,7 @@
 """What a run gives away: its model, report and card, and a push to the Hub."""
 
+from __future__ import annotations
+
 import logging
 import shutil
 from collections.abc import Callable

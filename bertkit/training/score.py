@@ -1,5 +1,7 @@
 """Scores of a trained model: by split beside baselines, and over seeds."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, stdev

@@ -1,5 +1,7 @@
 """One training: to the best checkpoint. One seed: train, calibrate, save."""
 
+from __future__ import annotations
+
 import logging
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """Whether a saved model gives the same answers in a fresh process."""
 
+from __future__ import annotations
+
 import json
 import logging
 import os
