@@ -327,6 +327,21 @@ def test_labels_in_several_spellings(tmp_path):
     assert {*read_data(first).rows["train"]["label"]} == {"good", "bad"}
 
 
+@pytest.mark.parametrize("separator", ["|", ",", "; ", "、"])
+def test_what_stands_between_labels_is_recognised(separator, tmp_path):
+    pairs = [one if one == other else f"{one}{separator}{other}" for one in "abc" for other in "abc"]
+    rows = [{"text": f"the cat number {n}", "topics": pairs[n % 9]} for n in range(36)]
+    first = bertkit.init(small.write_rows(tmp_path / "a.jsonl", rows), label="topics")
+    assert first.sections["data"].get("labels_separator", "|") == separator.strip()
+    assert "topics, 3 values" in first.why[2]
+    assert {label for labels in read_data(first).rows["train"]["labels"] for label in labels} == {*"abc"}
+    commas = [{"text": f"the cat number {n}", "label": f"{n % 6},{n % 5}"} for n in range(60)]
+    assert (
+        "labels_separator"
+        not in bertkit.init(small.write_rows(tmp_path / "b.jsonl", commas)).sections["data"]
+    )
+
+
 def read_data(first):
     """The rows of a recipe."""
     task = first.recipe.task

@@ -64,9 +64,7 @@ def _promises(device: str) -> dict[str, str]:
             "the same steps; some kernels add up in another order each time, so that last digits may differ"
         ),
     }
-    faster = (
-        "bertkit's own dropout and attention" if device == "cpu" else "those of torch"
-    )
+    faster = "bertkit's own dropout and attention" if device == "cpu" else "those of torch"
     return {
         "exact resume": resume.get(device, "not tested on this device"),
         "kernels in training": faster,

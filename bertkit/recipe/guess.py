@@ -11,6 +11,7 @@ from itertools import chain
 from statistics import median
 from typing import Any, NamedTuple
 
+from bertkit.data.checks import SEPARATORS
 from bertkit.data.scripts import mostly_unspaced
 from bertkit.data.values import MARKS, is_blank
 from bertkit.data.word_spans import read_spans
@@ -81,8 +82,27 @@ class Column:
         if self.matches(_NUMBER):
             classes = self.matches(_WHOLE) and len({*self.values}) <= self.most
             return "label" if classes and self.name.casefold() not in SCORES else "score"
-        several = any(isinstance(value, list) or "|" in str(value) for value in self.values)
-        return "labels" if several else "label"
+        return "labels" if self.listed or self.separator else "label"
+
+    @property
+    def listed(self) -> bool:
+        """Whether there are lists."""
+        return any(isinstance(value, list) for value in self.values)
+
+    @cached_property
+    def separator(self) -> str | None:
+        """What stands between the labels of a row; None where a row has one."""
+        whole = set[str]() if self.listed else {*map(str, self.values)}
+        for separator in f"|{SEPARATORS}":
+            parts = {part.strip() for value in whole for part in value.split(separator)}
+            joined = any(separator in value for value in whole)
+            if (
+                joined
+                and (separator == "|" or len(parts) < len(whole))
+                and not all(map(_NUMBER.fullmatch, parts))
+            ):
+                return separator
+        return None
 
     @property
     def most(self) -> float:
@@ -92,8 +112,13 @@ class Column:
     @cached_property
     def labels(self) -> list[str]:
         """The label or labels of each row, one after another."""
-        parts = (value if isinstance(value, list) else str(value).split("|") for value in self.values)
-        return [*map(str, chain.from_iterable(parts) if self.holds == "labels" else self.values)]
+        if self.holds != "labels":
+            return [*map(str, self.values)]
+        parts = (
+            value if isinstance(value, list) else str(value).split(self.separator or "|")
+            for value in self.values
+        )
+        return [str(part).strip() for part in chain.from_iterable(parts)]
 
     @property
     def is_text(self) -> bool:

@@ -54,6 +54,7 @@ ABOUT = {  # key -> its comment
     "columns": "what the task reads: the column that has it",
     "labels": "those that differ only in case or blanks are one",
     "missing_labels": "rows without a label are left out",
+    "labels_separator": "between the labels of a row",
     "validation": "the share of rows that is held out, to choose the best checkpoint",
     "test": "the share of rows that is held out, to judge the model",
 }
@@ -134,6 +135,8 @@ def init(
     seen = counted(len(target.cells), "row")
     if len(target.cells) >= MOST_ROWS:
         seen = f"the first {seen}"
+    if target.holds == "labels" and target.separator not in (None, "|"):
+        needs["labels_separator"] = target.separator
     columns = {canonical: column.source for canonical, column in chosen.columns.items()}
     section = {**section, "columns": columns, **needs, **section}  # in the order that people read
     if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
