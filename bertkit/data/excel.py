@@ -27,8 +27,15 @@ from bertkit.validation import did_you_mean
 MAX_ROWS = 1_048_576  # of a sheet
 MAX_CELL = 32_767  # characters
 _DAMAGE = (  # what openpyxl and zipfile raise for a file that is damaged or encrypted
-    *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
-    *(ParseError, struct.error, zlib.error),
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    ParseError,
+    struct.error,
+    zlib.error,
 )
 _AS_CSV = "save it as csv, which is streamed"
 
