@@ -398,7 +398,7 @@ def test_on_the_command_line(run, capsys, tmp_path):
     assert lines[6].startswith("24 rows, recall of at least 0.9: temperature ")
     assert json.loads(small.said(capsys, "calibrate", run.folder, "--json"))["goal"] == "best F1"
     for wrong, said in (
-        ("task.kind=null", "only `data.` settings"),
+        ("task.kind=null", "only keys of `data` can be overridden"),
         ("--recall 0", "recall: must be above 0 and at most 1, found 0"),
         ("--precision 1.5", "must be above 0 and at most 1, found 1.5"),
         ("--recall 0.5 --precision 0.5", "exclude each other"),
