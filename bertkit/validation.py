@@ -30,7 +30,8 @@ class KeyProblem(NamedTuple):
 MEANT = {  # what people write -> the name that bertkit has for it
     alias: name
     for name, aliases in {
-        "text-classification": "classification classify classifier sentiment sentiment-analysis",
+        "text-classification": "classification classify classifier sentiment sentiment-analysis "
+        "regression multi-label multilabel",
         "token-classification": "ner named-entity-recognition pos tagging tagger chunking slot-filling",
         "question-answering": "qa extractive-qa squad",
         "sentence-similarity": "embedding embeddings sentence-embeddings sts similarity feature-extraction",
@@ -224,7 +225,7 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
     fix = f"Known here: {', '.join(choices)}." if many else spelling_hint(value, expected)
     if isinstance(value, str | int | float) and (written := _WRITTEN.get(dotted(path))):
-        fix = written.format(MEANT.get(str(value), value))
+        fix = "Remove it." if value is False else written.format(MEANT.get(str(value), value))
     return KeyProblem(path, f"expected {listed}, found {describe(value)}{near}", fix)
 
 

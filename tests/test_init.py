@@ -10,9 +10,11 @@ from datasets import Dataset
 from small import refused, said
 
 import bertkit
+from bertkit.data.sources import open_source
 from bertkit.errors import DataError, UserError
 from bertkit.files import read_json
 from bertkit.recipe.yaml import parse
+from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
 CLASSIFICATION = "text-classification"
@@ -314,7 +316,9 @@ def test_columns_of_0_and_1_that_are_named(tmp_path, capsys, monkeypatch):
     told = refused(capsys, "init", "a.csv")
     assert "    mood: good, bad\n    a,b, c, d: ['a,b', 'd'], ['c']\n" in told
     assert "unlike these:\n    mood: good, bad\n" in refused(capsys, "init", "a.csv", "--label", "mood,c")
-    assert "labels: a,b, d, 2 values" in said(capsys, "init", "a.csv", "--label", "a,b", "--label", "d")
+    assert "labels: a,b, d, 2 values" in said(
+        capsys, "init", "a.csv", "--label", "a,b", "--label", "d", "--label", "d"
+    )
     assert parse(Path("a.yaml").read_bytes()).data["data"]["columns"]["labels"] == ["a,b", "d"]
     assert bertkit.init("a.csv", label="c,d").sections["data"]["columns"]["labels"] == ["c", "d"]
     assert bertkit.init("a.csv", label="c").sections["data"]["columns"]["label"] == "c"
@@ -357,6 +361,8 @@ def test_a_folder_of_texts_by_label(splits, tmp_path, tiny_encoder):
             small.write_rows(folder / split / side / f"{number:02}.txt", f"the größte {number}\n\n{split}\n")
     small.write_rows(folder / splits[0] / "unsup" / "1.txt", "the cat")
     small.write_rows(folder / "README", "about it")
+    for hidden in ("pos/._00.txt", "pos/folder.txt/1.txt", "__MACOSX/._pos"):  # as macOS packs them
+        small.write_rows(folder / splits[0] / hidden, "\0")
     first = bertkit.init(folder, model=str(tiny_encoder))
     (tmp_path / "my.yaml").write_text(first.text(tmp_path / "my.yaml"))
     assert bertkit.check(tmp_path / "my.yaml").jobs.recipe == first.recipe
@@ -369,3 +375,16 @@ def test_a_folder_of_texts_by_label(splits, tmp_path, tiny_encoder):
     assert f"{folder / splits[0] / 'unsup'}" in loaded.findings[0].what
     (folder / splits[0] / "pos" / "00.txt").write_bytes(b"gr\xf6\xdfte")
     small.raises(DataError, r"00.txt:1: byte 0xF6", read_data, first)
+
+
+def test_no_split_of_texts_by_label_is_left_out_unsaid(tmp_path):
+    for part in ("train/pos", "train/neg", "dev/pos"):
+        small.write_rows(tmp_path / part / "1.txt", f"the {part}")
+    spec = DataSpec(source=str(tmp_path))
+    kind = get_task("text-classification")
+    rows = small.read_data(spec, kind, kind.Options(name=kind.name)).rows
+    assert [row["text"] for row in rows["validation"]] == ["the dev/pos"]
+    small.write_rows(tmp_path / "test" / "1.txt", "a cat")
+    small.raises(
+        DataError, "test: holds no texts by label\n    Write test/LABEL/", open_source, spec, None, None
+    )

@@ -78,6 +78,11 @@ def test_text_that_is_no_recipe(tmp_path, name):
 # one line each, in line 4 (or instead of one of the lines 1 to 3)
 VALUES = [
     ("task: ner", 1, "Write task: {name: token-classification}"),
+    ("task: regression", 1, "Write task: {name: text-classification}"),
+    ("early_stopping: false", 4, "found false\nRemove it."),
+    ("model: {name: x, path: x}", 2, "Use `model.name`"),
+    ("data: {source: x, train: a.csv}", 3, "Use `data.source.train`"),
+    ("data: {source: x, dev: 0.1}", 3, "Use `data.validation`"),
     ("task: {name: qa}", 1, "did you mean 'question-answering'?"),
     ("peft: lora", 4, "Write peft: {r: 8}"),
     ("seeds: 5", 4, "Write seeds: [5] for one seed"),

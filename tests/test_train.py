@@ -225,6 +225,10 @@ def test_a_share_of_train_is_held_out(tiny_encoder, tmp_path):
         assert evaluate(run.folder, split=split)["metrics"] == run.results["splits"][split]["metrics"]
     assert evaluate(run.folder)["split"] == "test"
     assert "Scores of test judge the model; validation chose " in (run.folder / "report.html").read_text()
+    (tmp_path / "out.csv").write_text("location\ntrain.jsonl:1\n")
+    for other in ("seed=1", "test=0.5", "labels=casefold", f"exclude={tmp_path / 'out.csv'}"):
+        small.raises(RecipeError, "that the model was trained on", evaluate, run, overrides=[f"data.{other}"])
+    assert evaluate(run.folder, overrides=["data.limit=2"])["rows"] == 2
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures

@@ -181,7 +181,9 @@ def _alike(split: str, have: str, fix: str) -> Finding:
     select = ""
     if split == "validation":
         select = " and cannot select a checkpoint"
-    fix = f"Give rows with other targets, or hold rows of train out: data: {{{split}: 0.1}}."
+    fix = (
+        f"Give {split} rows with other targets, or hold more rows of train out, e.g.  data: {{{split}: 0.2}}"
+    )
     return warn(f"{split}: {have}; some of its scores are not defined or always the same{select}", fix)
 
 

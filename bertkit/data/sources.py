@@ -219,7 +219,8 @@ def files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
         raise DataError(
             folder,
             f"no file of a split, such as train.csv; the folder holds: {content}",
-            "name the files:  data: {source: {train: FILE}}",
+            "name the files:  data: {source: {train: FILE}}; of texts by label, put .txt files into a "
+            "folder for each label",
         )
     return matched
 

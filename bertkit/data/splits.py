@@ -90,9 +90,10 @@ def hold_out(
             "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) "
             "stay together"
         )
+        left = f", of which {len(train):,} are left," if len(train) < total else ""
         raise DataError(
             f"data.{split}",
-            f"{split}: {size} of {len(train):,} rows of train cannot be held out: {why}",
+            f"{size} of {total:,} rows of train{left} cannot be held out: {why}",
             f"hold out fewer, add rows, or name a {split} file under data.source",
         )
     return train.dropped(out), train.select(sorted(out))

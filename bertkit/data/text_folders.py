@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bertkit.data.reader import read_text
 from bertkit.data.table import NumberedRows
+from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")  # folders of texts that are left out: IMDB has one
@@ -17,10 +18,20 @@ Texts = Mapping[str, Sequence[Path]]  # label -> its files, sorted
 def text_folders(folder: Path, names: Collection[str]) -> dict[str, Texts]:
     """Split at the source -> label -> its texts; empty where the folder holds something else.
 
-    names: of splits. Without a folder of such a name, all texts are train.
+    names: of splits. Without a folder of such a name, all texts are train. Raises DataError where only some
+    splits hold texts by label.
     """
     splits = {part.name: _by_label(part) for part in _folders(folder) if part.name in names}
-    return {name: texts for name, texts in (splits or {"train": _by_label(folder)}).items() if texts}
+    if not splits:
+        texts = _by_label(folder)
+        splits = {"train": texts} if len(texts) > 1 and all(texts.values()) else {}
+    without = [name for name, texts in splits.items() if not any(texts.values())]
+    if len(without) == len(splits):
+        return {}
+    if without:
+        fix = f"Write {without[0]}/LABEL/*.txt, or remove it."
+        raise DataError(folder / without[0], "holds no texts by label", fix)
+    return splits
 
 
 def text_rows(texts: Texts, spec: DataSpec) -> NumberedRows:
@@ -36,11 +47,14 @@ def text_rows(texts: Texts, spec: DataSpec) -> NumberedRows:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    return (part for part in sorted(folder.iterdir()) if part.is_dir() and part.name[0] != ".")
+    return (
+        part
+        for part in sorted(folder.iterdir())
+        if part.is_dir() and part.name[0] != "." and part.name != "__MACOSX"
+    )
 
 
 def _by_label(folder: Path) -> Texts:
-    """Label -> its texts; empty where a folder holds none, or there is only one."""
+    """Label -> its texts, none in some folders; without hidden files, such as those of macOS."""
     labels = [part for part in _folders(folder) if part.name not in UNLABELLED]
-    texts = {part.name: sorted(part.glob("*.txt")) for part in labels}
-    return texts if len(texts) > 1 and all(texts.values()) else {}
+    return {part.name: sorted(filter(Path.is_file, part.glob("[!.]*.txt"))) for part in labels}

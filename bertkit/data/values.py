@@ -256,7 +256,8 @@ def _labels(value: Any) -> list[str] | None:
         raise WrongColumn(f"holds {short_repr(value)}; write the names of the labels, not a vector")
     if any(isinstance(part, str) and "|" in part for part in value):
         raise WrongColumn(
-            f"holds {short_repr(value)}; a label cannot contain |, which separates labels in csv output"
+            f"holds {short_repr(value)}; a label cannot contain |, which separates labels in csv output: "
+            "write another sign"
         )
     names = [name for name in map(_label, value) if name is not None]
     if len(names) != len(value):

@@ -31,7 +31,20 @@ from bertkit.tasks.base import Predict, Task
 from bertkit.text import Json
 from bertkit.validation import did_you_mean
 
-HOLD_OUT = ("validation", "test", "group_by", "seed")  # keys of `data:` that decide which rows are held out
+# keys of `data:` that decide which rows are held out
+HOLD_OUT = (
+    "validation",
+    "test",
+    "group_by",
+    "seed",
+    "splits",
+    "exclude",
+    "relabel",
+    "columns",
+    "labels",
+    "labels_separator",
+    "missing_labels",
+)
 # of `data:`; not for a file given in its place
 OF_SOURCE = (
     "validation",
@@ -153,7 +166,8 @@ def rows_of_split(
         spec = load_recipe(recipe, overrides, check_files=section is None).data
         trained = load_recipe(recipe, check_files=False).data
         moved = [key for key in HOLD_OUT if getattr(spec, key) != getattr(trained, key)]
-        if section is None and moved and spec.source == trained.source:
+        held_out = {spec.validation, spec.test, trained.validation, trained.test} != {None}
+        if section is None and moved and held_out and spec.source == trained.source:
             what = "another hold-out has rows that the model was trained on"
             raise RecipeError(f"override data.{moved[0]}", what, "Train again with it, or pass other rows.")
     elif section is None:

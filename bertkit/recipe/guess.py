@@ -204,7 +204,7 @@ def guess(table: Table, texts: Sequence[str], labels: Sequence[str], task: str |
     Raises UserError, with the columns that could be meant, and the option that decides.
     """
     parts = ([name] if name in table else map(str.strip, name.split(",")) for name in labels)
-    labels = [*chain.from_iterable(parts)]
+    labels = [*dict.fromkeys(chain.from_iterable(parts))]
     for name in (*texts, *labels):
         if name not in table:
             option = "text" if name in texts else "label"

@@ -30,15 +30,15 @@ SCRIPTS = {  # arguments of transformers' scripts, and short names -> what to wr
     key: home
     for home, keys in {
         "model.max_length": "max_seq_length max_seq_len max_len sequence_length",
-        "model.name": "model_name_or_path model_name base_model pretrained checkpoint encoder",
+        "model.name": "model_name_or_path model_name base_model pretrained checkpoint encoder model.path",
         "model.revision": "model_revision",
         "data.source": "dataset_name dataset data_files file path",
         "data.subset": "dataset_config_name",
-        "data.source.train": "train_file",
+        "data.source.train": "train_file data.train",
         "data.source.validation": "validation_file",
         "data.source.test": "test_file",
         "data.columns": "text_column text_column_name label_column label_column_name",
-        "data.validation": "validation_split val_split val_size eval_size",
+        "data.validation": "validation_split val_split val_size eval_size data.dev data.val",
         "data.test": "test_split test_size",
         "data.limit.train": "max_train_samples",
         "data.limit.validation": "max_eval_samples",

@@ -209,7 +209,7 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
         raise DataError(
             "task.labels",
             f"train has labels that task.labels lacks: {', '.join(unknown[:10])}",
-            f"Add them to {names}, or leave it out.",
+            f"It has {names}. Add them, or leave task.labels out.",
         )
     return wanted
 

@@ -53,7 +53,7 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
         raise DataError(
             "task.labels",
             f"train has {kinds} that task.labels lacks: {', '.join(unknown[:10])}",
-            f"Add them to {', '.join(types)}, or leave it out.",
+            f"It has {', '.join(types)}. Add them, or leave task.labels out.",
         )
     if odd := [
         kind
