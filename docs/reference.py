@@ -205,7 +205,7 @@ def measured(recipe: str) -> Iterator[str]:
     for cells in re.findall(r"^\| (.*) \|$", page.split("## Scores")[1].split("\n\n")[2], re.M):
         data, name, metric, score, *_ = cells.split(" | ")
         if re.match(f"`{recipe}`", name):
-            yield f"{data}: {metric} {score}"
+            yield f"{data}: {metric} {score}".replace("](#", "](benchmarks.md#")
 
 
 def module_page() -> str:

@@ -25,7 +25,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "attachments": 6_300,
     "audits": 8_700,
     "cli": 8_300,
-    "data": 42_500,
+    "data": 44_200,
     "decisions": 2_500,
     "encoding": 4_300,
     "engine": 12_300,
@@ -37,7 +37,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "inference": 14_600,
     "methods": 4_100,
     "models": 30_000,
-    "recipe": 15_300,
+    "recipe": 15_800,
     "report": 20_700,
     "retrieval": 8_600,
     "samples": 0,
@@ -49,10 +49,10 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "vectors": 5_000,
 }
 GROWTH = 1.15  # how much one sub-package may grow while another pays
-MOST_OF_ALL = 292_700
-MOST_OF_CORE = 212_300
-MOST_OF_TRAINING = 183_400  # what `import bertkit.training.train` brings
-MOST_OF_TESTS = 360_200
+MOST_OF_ALL = 295_400
+MOST_OF_CORE = 214_900
+MOST_OF_TRAINING = 185_300  # what `import bertkit.training.train` brings
+MOST_OF_TESTS = 364_900
 
 
 @cache
