@@ -66,7 +66,9 @@ def read_data(spec, kind, options, **more):
 def read_as(task, source, *, splits=None, **settings):
     """The rows of a file or of files by split, as this section of a recipe reads them."""
     kind = get_task(task["name"])
-    source = {key: str(each) for key, each in source.items()} if isinstance(source, dict) else str(source)
+    files = {"": source} if not isinstance(source, dict) else source
+    files = {split: str(file) if isinstance(file, Path) else file for split, file in files.items()}
+    source = files.get("", files)
     options = kind.Options.model_validate(task)
     return read_data(DataSpec(source=source, **settings), kind, options, splits=splits)
 

@@ -143,7 +143,7 @@ def test_an_export_is_loaded_but_not_trained(folder):
     (folder / "model.safetensors").unlink()
     raises(
         ModelError,
-        r"is an exported model.*\n.*Name the run that it was exported from",
+        r"is an exported model.*\n.*Use the run that it was exported from",
         resolve_encoder,
         spec(folder),
     )
@@ -465,7 +465,7 @@ def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder, tmp_path
         encoder = resolve_encoder(spec(folder, pooling="cls"))
         raises(
             ModelError,
-            f"model.pooling: cls: classifier_pooling of transformers' {said}",
+            f"model.pooling: cls, but classifier_pooling of transformers' {said}",
             sequence_classifier,
             encoder,
         )

@@ -94,7 +94,9 @@ def texts(tree):
 
 def test_the_keys_in_messages_exist():
     found = {}
-    for file in sorted((ROOT / "bertkit").rglob("*.py")):
+    for file in {*(ROOT / "bertkit").rglob("*.py")} - {
+        ROOT / "bertkit/recipe/overrides.py"
+    }:  # other tools' keys
         sentences = [text for text in texts(ast.parse(file.read_text(encoding="utf-8"))) if " " in text]
         wrong = {key for text in sentences for key in unknown(text)}
         if wrong:

@@ -286,11 +286,11 @@ def test_models_of_other_tasks_are_refused(ranker_folder, tiny_encoder, tmp_path
     retriever = str(made(tiny_encoder, tmp_path / "m"))
     small.raises(
         ModelError,
-        r"a model for text-ranking does not compute vectors of texts\n.*or retrieval",
+        r"a model for text-ranking gives no vectors of texts\n.*or retrieval",
         dual_encoder,
         ranker,
     )
-    with pytest.raises(ModelError, match="a model for text-ranking does not compute vectors of texts"):
+    with pytest.raises(ModelError, match="a model for text-ranking gives no vectors of texts"):
         cached_vectors(ranker, "text")(["a text that is not kept"])
     small.raises(
         ModelError, r"a model for retrieval does not rank texts\n.*text-ranking", reranker, retriever

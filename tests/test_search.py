@@ -476,7 +476,7 @@ def test_messages_of_the_commands(tmp_path, loaded):
     file = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "x"}, {"id": "b"}])
     store = str(tmp_path / "store")
     raises(DataError, r"absent\.jsonl", commands.index, MODEL.name, store, tmp_path / "absent.jsonl")
-    raises(DataError, "is not a store", commands.index, MODEL.name, store, file, delete=["a"])
+    raises(DataError, "is not a bertkit store", commands.index, MODEL.name, store, file, delete=["a"])
     assert main(["index", MODEL.name, "--store", store]) == 2
     assert main(["index", MODEL.name, "--store", store, "--delete", "a"]) == 2
     assert loaded == []  # no model is loaded before these are found

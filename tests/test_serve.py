@@ -434,7 +434,7 @@ def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder):
     predictor = predictor_of(case, tiny_encoder)
     with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=41))) as client:
         error = said(client, "/predict", status=422, rows=["yes", "no", "the cat " * 20, "no"])["error"]
-    assert error.startswith("row 3: 42 tokens, 8 are allowed")  # its own row, though it is called alone
+    assert error.startswith("row 3: 42 tokens; at most 8 are allowed")  # its own row, though it is called alone
 
 
 def test_own_pages_and_none_elsewhere(classifier, tiny_encoder):
@@ -712,5 +712,5 @@ def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_pa
     assert f"error: {other}: the model was trained for retrieval, not text-ranking" in small.refused(
         capsys, "serve", other, "--store", f"{room}/store", "--task", "text-ranking"
     )
-    with pytest.raises(ModelError, match="does not compute vectors"):
+    with pytest.raises(ModelError, match="gives no vectors"):
         dual_encoder("small", predictor=predictor_of(KEPT["single-label"], tiny_encoder))

@@ -384,7 +384,7 @@ def test_clients_are_not_told_where_a_model_is(model_folder, monkeypatch):
 def test_a_server_that_no_longer_answers_ends(tiny_encoder, monkeypatch, caplog):
     monkeypatch.setattr(Batcher, "_next_batch", bug)
     predictor = predictor_of(KEPT["single-label"], tiny_encoder)
-    with pytest.raises(UserError, match=r"the server: requests are no longer answered \(ZeroDivisionError\)"):
+    with pytest.raises(UserError, match=r"the server: it stopped answering requests \(ZeroDivisionError\)"):
         run(predictor, "small", host="127.0.0.1", port=0, limits=Limits())
     assert "in bug" in caplog.text
     assert SECRET not in caplog.text

@@ -303,7 +303,7 @@ def test_a_vector_without_a_direction_is_refused():
         vectors[1] = bad
         raises(
             ModelError,
-            "its vector is 0, NaN or infinite for the text 'b'",
+            "its vector is 0 or not finite for the text 'b'",
             unit_vectors,
             vectors,
             list("abc"),

@@ -485,7 +485,7 @@ def test_queries_with_nothing_found_or_nothing_to_find_count_as_0():
     assert scored(found).scores == dict.fromkeys(NAMES, 0.25)
     assert scored(measures({}, {"q": {"a": 1}})).scores == dict.fromkeys(NAMES, 0.0)
     rows = Dataset.from_list([{"query": "", "document": "a", "grade": 1.0}])
-    with pytest.raises(DataError, match="no judgements"):
+    with pytest.raises(DataError, match="no row has a query"):
         ranking.GradedSearches([{}], rows).scores  # noqa: B018
 
 

@@ -99,7 +99,7 @@ def test_a_row_that_is_too_long_is_named(tokenizer):
         encode_texts(tokenizer, [["cat", "the cat " * 20]], max_length=8, overflow="error", stride=0)
     ((row, what, fix),) = caught.value.by_row
     assert (row, fix) == (1, "Raise model.max_length.")
-    assert what.endswith("tokens, 8 are allowed")
+    assert what.endswith("tokens; at most 8 are allowed")
 
 
 # --- passages of documents
