@@ -241,7 +241,8 @@ def test_a_checkpoint_of_all_weights_is_not_resumed_with_lora(runs, tmp_path):
     (newest(run) / "adapter_model.safetensors").rename(newest(run) / "model.safetensors")
     rewritten(newest(run), "other.json", {})
     with pytest.raises(
-        ModelError, match=r"checkpoint-6: has no adapter_model.safetensors: it was written with another peft.*\n.*started with"
+        ModelError,
+        match=r"checkpoint-6: has no adapter_model.safetensors: it was written with another peft.*\n.*started with",
     ):
         train(run.recipe, run.folder, resume=True)
 

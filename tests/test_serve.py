@@ -434,7 +434,9 @@ def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder):
     predictor = predictor_of(case, tiny_encoder)
     with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=41))) as client:
         error = said(client, "/predict", status=422, rows=["yes", "no", "the cat " * 20, "no"])["error"]
-    assert error.startswith("row 3: 42 tokens; at most 8 are allowed")  # its own row, though it is called alone
+    assert error.startswith(
+        "row 3: 42 tokens; at most 8 are allowed"
+    )  # its own row, though it is called alone
 
 
 def test_own_pages_and_none_elsewhere(classifier, tiny_encoder):
