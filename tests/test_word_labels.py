@@ -209,7 +209,7 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
     conll(tmp_path / "one.conll", "the/X cat/X")
     for overrides, message in (
         (["task.labels=[DET, ADJ]"], r"task\.labels lacks: NOUN, VERB"),
-        (["training.metric_for_best_model=f1_strict"], "It has accuracy, f1_macro, precision/ADJ"),
+        (["training.metric_for_best_model=f1_strict"], "Choose one of accuracy, f1_macro, precision/ADJ"),
         ([f"data.source={{train: {tmp_path}/one.conll}}"], "train has fewer than two labels"),
     ):
         small.raises(UserError, message, train, load_recipe(file, overrides), tmp_path / "run")

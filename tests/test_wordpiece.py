@@ -372,7 +372,7 @@ def test_everything_that_is_wrong_is_said_at_once(capsys, tmp_path):
         "bytes.txt:2: byte 0xFF",
         "nul.txt:2: a NUL byte",
         "nul.txt:3: a NUL byte",
-        "empty.txt: holds no rows",
+        "empty.txt: is empty: no rows",
         "rows.jsonl:2: no column 'text'; found body",
         "rows.jsonl:3: 'text' holds 3",
         "cut.txt.gz: the archive is damaged",
