@@ -416,7 +416,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(recipe, uninterrupted, tmp_path)
     try:
         small.raises(
             ModelError,
-            r"cannot be written.*\n.*a resumed run continues",
+            r"cannot be written.*\n.*it continues from its last checkpoint",
             train,
             recipe,
             folder,
