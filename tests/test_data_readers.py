@@ -768,7 +768,7 @@ def test_a_reader_that_cannot_be_used_says_why_and_harms_no_other(packages):
         "pipe": "no format 'pipe'; did you mean 'pipes'?",
     }.items():
         known = "csv, tsv, xlsx, json, jsonl, parquet, conll, conllu, txt, lines, bars, pipes"
-        assert fails(packages, "t.mine", "x|a", format=name) == f"data.format: {what}\n    known: {known}"
+        assert fails(packages, "t.mine", "x|a", format=name) == f"data.format: {what}\n    Known: {known}."
         where = str(packages / "t.mine")
         raises(RecipeError, what, parse_data_spec, {"source": where}, [f"data.format={name}"])
     message = fails(packages, "t.mine", "x|a")

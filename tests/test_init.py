@@ -339,6 +339,8 @@ def test_what_stands_between_labels_is_recognised(separator, tmp_path):
     assert first.sections["data"].get("labels_separator", "|") == separator.strip()
     assert "topics, 3 values" in first.why[2]
     assert {label for labels in read_data(first).rows["train"]["labels"] for label in labels} == {*"abc"}
+    bars = [{"text": f"the cat number {n}", "label": f"{n % 6}|{n % 5}"} for n in range(60)]
+    assert "labels" in bertkit.init(small.write_rows(tmp_path / "c.jsonl", bars)).sections["data"]["columns"]
     commas = [{"text": f"the cat number {n}", "label": f"{n % 6},{n % 5}"} for n in range(60)]
     assert (
         "labels_separator"

@@ -1,12 +1,12 @@
 """Every key of a recipe that a page, a message or a help text names exists."""
 
-import argparse
 import ast
 import re
 
 import pytest
 from ruamel.yaml import YAML, YAMLError
 from small import ROOT
+from test_docs import parsers
 
 from bertkit.cli import main as cli
 from bertkit.recipe.recipe import Recipe
@@ -102,14 +102,6 @@ def test_the_keys_in_messages_exist():
         if wrong:
             found[file.name] = wrong
     assert found == {}
-
-
-def parsers(parser):
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                yield from parsers(inner)
 
 
 def test_the_keys_in_help_exist():

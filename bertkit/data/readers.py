@@ -61,7 +61,7 @@ def by_name(name: str) -> Reader:
         return readers[0]
     names = [reader.name for reader in formats()]
     what = _others().get(name, f"no format {name!r}{did_you_mean(name, names)}")
-    raise DataError("data.format", str(what), f"known: {', '.join(names)}")
+    raise DataError("data.format", str(what), f"Known: {', '.join(names)}.")
 
 
 def formats() -> list[Reader]:

@@ -27,6 +27,7 @@ from bertkit.evaluation.ranking import MAX_HITS, ids, rows_by_query
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
+from bertkit.sections import DataSpec
 from bertkit.tasks.base import Predict, Task
 from bertkit.text import Json
 from bertkit.validation import did_you_mean
@@ -164,12 +165,8 @@ def rows_of_split(
     section = None if data is None else _section_of(data)
     if recipe.is_file():
         spec = load_recipe(recipe, overrides, check_files=section is None).data
-        trained = load_recipe(recipe, check_files=False).data
-        moved = [key for key in HOLD_OUT if getattr(spec, key) != getattr(trained, key)]
-        held_out = {spec.validation, spec.test, trained.validation, trained.test} != {None}
-        if section is None and moved and held_out and spec.source == trained.source:
-            what = "another hold-out has rows that the model was trained on"
-            raise RecipeError(f"override data.{moved[0]}", what, "Train again with it, or pass other rows.")
+        if section is None and overrides:
+            _require_same_hold_out(spec, load_recipe(recipe, check_files=False).data)
     elif section is None:
         raise DataError(source, "has no data: it is not a run", "Pass labelled rows as `data`.")
     else:
@@ -208,6 +205,15 @@ def rows_of_split(
             f"If it has another name, map it: data.columns.{key}. For answers without scores, use predict.",
         )
     return split, rows
+
+
+def _require_same_hold_out(spec: DataSpec, trained: DataSpec) -> None:
+    """Raises RecipeError where other rows of the same source would be held out than in training."""
+    changed = [key for key in HOLD_OUT if getattr(spec, key) != getattr(trained, key)]
+    held_out = {spec.validation, spec.test, trained.validation, trained.test} != {None}
+    if changed and held_out and spec.source == trained.source:
+        what = "another hold-out has rows that the model was trained on"
+        raise RecipeError(f"override data.{changed[0]}", what, "Train again with it, or pass other rows.")
 
 
 def _section_of(data: Any) -> Json:

@@ -94,13 +94,11 @@ class Column:
         """What stands between the labels of a row; None where a row has one."""
         whole = set[str]() if self.listed else {*map(str, self.values)}
         for separator in f"|{SEPARATORS}":
+            if not any(separator in value for value in whole):
+                continue
             parts = {part.strip() for value in whole for part in value.split(separator)}
-            joined = any(separator in value for value in whole)
-            if (
-                joined
-                and (separator == "|" or len(parts) < len(whole))
-                and not all(map(_NUMBER.fullmatch, parts))
-            ):
+            recur = len(parts) < len(whole)
+            if separator == "|" or (recur and not all(map(_NUMBER.fullmatch, parts))):
                 return separator
         return None
 
