@@ -49,7 +49,7 @@ def hold_out(
     texts: Sequence[str],
     unordered: int,
 ) -> tuple[Table, Table]:
-    """Hold rows of train out as another split; both keep their old order; the same on every platform for a seed.
+    """Hold rows of train out as another split, both in their old order; on every platform alike for a seed.
 
     split: validation or test, each with random numbers of its own.  size: a number of rows, or a share in
     (0, 1) of `total`, which train had before another split was held out.  target: column to stratify by: a
