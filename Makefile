@@ -64,6 +64,9 @@ test-sse: $(VENV)/dev
 test-newest:
 	$(MAKE) test VENV=.venv-newest CONSTRAINTS=/dev/null
 
+test-colab:
+	$(MAKE) test PYTHON=python3.13 VENV=.venv-colab CONSTRAINTS=constraints-colab.txt
+
 test-oldest:
 	$(MAKE) test PYTHON=python3.11 VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
