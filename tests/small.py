@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent  # of the checkout
 WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
 SIZES = {"train": 16, "validation": 10, "test": 7}
 WRONG = (18, 21, 27)  # rows of validation and test with a wrong label, so that no score is perfect
-# The name of the option, which was gradient_checkpointing before transformers 5.23.
+# The name in the installed transformers: gradient_checkpointing before 5.23.
 CHECKPOINTING = next(
     name for name in TrainingArguments.__dataclass_fields__ if name.endswith("_checkpointing")
 )
@@ -37,7 +37,7 @@ LEARN += ("training.eval_strategy=steps", "training.eval_steps=20")
 
 
 def recompute_activations(model):
-    """What the trainer does where CHECKPOINTING is true."""
+    """What the trainer does where activation_checkpointing is true."""
     getattr(model, f"{CHECKPOINTING}_enable")()
 
 

@@ -169,6 +169,7 @@ def test_the_programs_of_extending_run(program, tiny_encoder, monkeypatch):
     monkeypatch.setattr(tasks, "_OTHERS", {})
     # where the names of its classes are looked up
     monkeypatch.setitem(sys.modules, "program", ModuleType("program"))
+    monkeypatch.setattr(sys.modules["program"], "__file__", "extending.md", raising=False)
     names: dict[str, Any] = {"__name__": "program"}
     exec(compile(program, "extending.md", "exec", dont_inherit=True), names)
     if "READER" not in names:

@@ -187,12 +187,13 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
     tokenizer = load_tokenizer(folder)
     whole = load_tokenizer(folder, split_special_tokens=False)
     plain = transformers.AutoTokenizer.from_pretrained(folder)
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    added = tokenizer.added_tokens_decoder.items()  # LUKE's <ent> is special in transformers 5.20 and newer
+    special = {number for number, token in added if token.special} - {tokenizer.unk_token_id}
     tokenizer.save_pretrained(tmp_path / "saved")
     saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
     named = load_tokenizer(tmp_path / "saved", exported=True)  # without AutoTokenizer
     assert (type(named), named.model_input_names) == (type(saved), saved.model_input_names)
-    for token in set(tokenizer.all_special_tokens) - {tokenizer.unk_token}:
+    for token in tokenizer.convert_ids_to_tokens(special):
         text = f"{token}the cat{token}s {token} sat"
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert not special & set(ids)

@@ -86,7 +86,12 @@ def test_fields_and_defaults_are_those_of_transformers(tiny_encoder):
     assert ours["global_attn_every_n_layers"] == 3
     own = fields_of(
         tiny_encoder,
-        {**FIELDS, "global_rope_theta": 160_000, "local_rope_theta": 500, "global_attn_every_n_layers": 1},
+        {
+            **FIELDS,
+            "global_rope_theta": 160_000.0,
+            "local_rope_theta": 500.0,
+            "global_attn_every_n_layers": 1,
+        },
     )
     assert {kind: each["rope_theta"] for kind, each in own["rope_parameters"].items()} == {
         "full_attention": 160_000,

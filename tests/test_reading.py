@@ -18,6 +18,7 @@ import polars
 import pyarrow
 import pytest
 import small
+from packaging.version import Version
 
 from bertkit.data import check, load
 from bertkit.data.problems import FirstSeen
@@ -171,6 +172,8 @@ PLAIN = [[[int(span[0]), *span[1:]] for span in spans] for spans in TRIPLES]
 
 @pytest.mark.parametrize("form", WITH_TRIPLES)
 def test_spans_as_triples_from_python(form, tmp_path):
+    if "datasets" in form and Version(datasets.__version__) < Version("4.8"):
+        pytest.skip("datasets cannot hold them")
     data = WITH_TRIPLES[form]()
     tags = get(data, "token-classification").rows["test"]["tags"][:]
     assert tags == [["B-PER", "O"], ["O"], ["B-PER", "B-LOC"]]
@@ -386,15 +389,13 @@ def test_what_pandas_did_with_missing_values_is_said():
 @pytest.mark.parametrize("missing", [None, float("nan"), pandas.NA, pandas.NaT])
 def test_every_missing_value_of_pandas_is_missing(missing, tmp_path):
     rows = [{"text": "a", "label": "x"}, {"text": "b", "label": missing}, {"text": missing, "label": "x"}]
-    for data in (rows, pandas.DataFrame(rows)):
+    frame = pandas.DataFrame(rows)
+    for data in (rows, frame):
         assert "1 of 3 rows of test has no `label`: test, row 2" in fails(data)
         assert get(data, missing_labels="ignore").rows["test"]["text"][:] == ["a", ""]
     schema = get_task("text-classification").schema
     small.raises(DataError, "row 3: `text` is missing", read_inputs, rows, schema, schema.inputs, {})
-    found = [
-        finding.what
-        for finding in check(get(pandas.DataFrame(rows).map(str)))
-        if "astype(str)" in finding.fix
-    ]
+    found = [finding.what for finding in check(get(frame.map(str))) if "astype(str)" in finding.fix]
     what = "test: 1 row with the text nan, <NA> or NaT in `label`: test, row 2"
-    assert found == [what]
+    # None is "None" before pandas 3, which may be a label
+    assert found == ([] if frame["label"].map(str)[1] == "None" else [what])

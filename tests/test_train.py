@@ -37,7 +37,7 @@ from bertkit.inference.predictor import load
 from bertkit.models import encoder as encoders
 from bertkit.models import untrusted
 from bertkit.recipe.recipe import Recipe, load_recipe
-from bertkit.recipe.training_arguments import DECIDED, training_fields
+from bertkit.recipe.training_arguments import DECIDED, EARLIER, training_fields
 from bertkit.run import Run
 from bertkit.sections import Batching
 from bertkit.tasks.text_classification import TextClassification
@@ -720,7 +720,7 @@ def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(tiny_encoder, tm
 # --- every field of TrainingArguments has an effect in a recipe, or is refused with a reason
 
 # those that are to stay
-FIELDS = {field.name for field in fields(TrainingArguments)} & training_fields().keys()
+FIELDS = {field.name for field in fields(TrainingArguments)} & {*training_fields(), *EARLIER.values()}
 # fields that a plain run does not read -> what reads them in the cases that they are for
 READ_ELSEWHERE = {
     f"{small.CHECKPOINTING}_kwargs": Trainer.train,

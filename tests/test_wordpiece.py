@@ -261,6 +261,7 @@ def test_the_alphabet_is_as_large_as_the_script_requires(room, count, tmp_path):
 # --- the folder
 
 
+@pytest.mark.filterwarnings("ignore:Deprecated in 0.9.0:DeprecationWarning")  # by transformers before 5.20
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_others_open_the_folder_and_read_the_same(lowercase, corpus, tmp_path):
     out = tmp_path / "deep/out"

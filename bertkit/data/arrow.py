@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, Features
 
 MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
+JSON = "arrow.json"  # the type of a column of several types; before pyarrow 19 only its metadata say so
 _SECRET = re.compile(r"hf_\w+|(?<=://)[^/@\s]+@|\?\S+")
 
 
@@ -59,16 +60,18 @@ PARQUET = Reader(
 def plain_rows(batch: pa.RecordBatch) -> list[Row]:
     """The rows as Python values; those that Arrow holds as JSON, because their types differ, are decoded."""
     rows: list[Row] = batch.to_pylist()
-    mixed = [column for column in batch.schema if "arrow.json" in str(column.type)]
+    mixed = [column for column in batch.schema if JSON in f"{column.type} {column.metadata}"]
     for row in rows if mixed else ():
-        row.update({column.name: _decoded(row[column.name], column.type) for column in mixed})
+        row.update(
+            {column.name: _decoded(row[column.name], column.type, column.metadata) for column in mixed}
+        )
     return rows
 
 
-def _decoded(value: Any, kind: pa.DataType) -> Any:
+def _decoded(value: Any, kind: pa.DataType, metadata: Mapping[bytes, bytes] | None = None) -> Any:
     import pyarrow as pa
 
-    if isinstance(kind, pa.JsonType):
+    if JSON in str(metadata) or str(kind) == f"extension<{JSON}>":
         return None if value is None else json.loads(value)
     if isinstance(value, list):
         return [_decoded(item, kind.value_type) for item in value]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from bertkit.cache import file_digest, sha256_of_json
-from bertkit.data.arrow import plain_rows
+from bertkit.data.arrow import JSON, plain_rows
 from bertkit.data.disk_list import AT_A_TIME, disk_full_as_error
 from bertkit.data.problems import Problems
 from bertkit.data.table import Row
@@ -233,6 +233,7 @@ def _tables(data: Rows, split: str, names: Collection[str] | None = None) -> Ite
         return
     problems = Problems()
     arrays = {}
+    fields = []
     columns = _columns(data, split)
     counts = Counter(name for name, _ in columns)
     if twice := [name for name, count in counts.items() if count > 1]:
@@ -241,9 +242,12 @@ def _tables(data: Rows, split: str, names: Collection[str] | None = None) -> Ite
         if names is not None and name not in names:
             continue
         try:
-            array = values if isinstance(values, pa.Array | pa.ChunkedArray) else _array(values)
+            array, about = (
+                (values, None) if isinstance(values, pa.Array | pa.ChunkedArray) else _array(values)
+            )
             # what pandas and polars call categories
             arrays[name] = array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
+            fields.append(pa.field(name, arrays[name].type, metadata=about))
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             fix = (
                 "Give it values of one type: text in UTF-8 (such as JSON), numbers, or lists; or leave "
@@ -256,24 +260,27 @@ def _tables(data: Rows, split: str, names: Collection[str] | None = None) -> Ite
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"`{name}` {len(array):,}" for name, array in arrays.items())
         raise DataError(split, f"columns of different lengths: {lengths}", "Give each row a value in each.")
-    table = pa.table(arrays)
+    table = pa.table(arrays, pa.schema(fields))
     if len(table):
         yield table
 
 
-def _array(values: Iterable[Any]) -> pa.Array:
-    """The values in Arrow's types; lists that hold several, such as [start, end, label], as JSON."""
+def _array(values: Iterable[Any]) -> tuple[pa.Array, dict[str, str] | None]:
+    """The values in Arrow's types; lists that hold several, such as [start, end, label], as JSON, with the
+    metadata that say so.
+    """
     import pyarrow as pa
 
     try:
-        return pa.array(values, from_pandas=True)
+        return pa.array(values, from_pandas=True), None
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         cells = [None if is_missing(value) else value for value in values]
         if not all(cell is None or isinstance(cell, list | tuple) for cell in cells):
             raise
         encode = json.JSONEncoder(default=methodcaller("item")).encode  # of a number of NumPy
         with suppress(AttributeError, ValueError):
-            return pa.array([None if cell is None else encode(cell) for cell in cells], pa.json_())
+            texts = [None if cell is None else encode(cell) for cell in cells]
+            return pa.array(texts, pa.string()), {"ARROW:extension:name": JSON}
         raise
 
 

@@ -42,7 +42,6 @@ class Trainer(CheckpointTrainer):
     Stock Trainer takes gradients of BERT's heads `accumulation` times and `processes` times too large.
     """
 
-    loss_is_scaled_for_ga = True  # transformers divides no loss once more
     args: Arguments
     batches: Any  # the batch sampler, once there is one
     trim_memory: Callable[[], None]  # while it trains
@@ -58,6 +57,7 @@ class Trainer(CheckpointTrainer):
     ) -> None:
         """clock: the time that the training may take."""
         super().__init__(model=data.model, args=args, eval_dataset=data.validation, callbacks=list(callbacks))
+        self.model_accepts_loss_kwargs = True  # transformers divides no loss once more
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.data = data
         self.attachments = [*map(copy, attachments)]

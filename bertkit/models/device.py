@@ -23,7 +23,7 @@ def best_precision(device: torch.device) -> Precision:
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     if device.type == "cpu":
-        able = torch.cpu.get_capabilities()
+        able: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # of torch 2.11 and newer
         return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
     return "fp32"
 

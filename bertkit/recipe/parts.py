@@ -36,8 +36,7 @@ _OF_ONE = {  # sections of a recipe of one task -> what to do without them
     "expected": "Move it into each task: tasks: {NAME: {expected: …}}.",
 }
 SHARED = [name for name in Sections.model_fields if name not in _OF_ONE]
-# of `training`; checkpointing by both of its names in transformers 5
-_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "gradient_checkpointing", "torch_compile")
+_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "torch_compile")  # of `training`
 # key of a task -> its section elsewhere
 _OF_PART = {
     "max_length": "model",

@@ -61,12 +61,17 @@ DECIDED = {
     for name in names.split()
 }
 
+# field -> its name before transformers 5.23
+EARLIER = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
+
 # fields that the installed transformers may lack or deprecate -> today's; others get the most similar name
 _RENAMED = {
     "evaluation_strategy": "training.eval_strategy",
     "group_by_length": "Remove it; batches are always of rows of similar length.",
-    "gradient_checkpointing": "training.activation_checkpointing",
-    "gradient_checkpointing_kwargs": "training.activation_checkpointing_kwargs",
+    **{before: f"training.{name}" for name, before in EARLIER.items()},
     "no_cuda": "training.use_cpu",
     "warmup_ratio": WARMUP,
 }
@@ -130,13 +135,15 @@ def _describe_class() -> dict[str, TrainingField]:
     from transformers import TrainingArguments
 
     hints = get_type_hints(TrainingArguments)
+    today = {before: name for name, before in EARLIER.items()}
     fields = dict[str, TrainingField]()
     for field in dataclasses.fields(TrainingArguments):
         about = " ".join(field.metadata.get("help", "").split())
         if field.init and "will be removed in v" not in about:
             factory: Any = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()
-            fields[field.name] = TrainingField(_shape(hints[field.name]), default, about)
+            name = today.get(field.name, field.name)
+            fields[name] = TrainingField(_shape(hints[field.name]), default, about)
     return fields
 
 

@@ -39,7 +39,7 @@ from bertkit.models.quiet import quiet_logger
 from bertkit.models.trained_parts import freeze, with_lora
 from bertkit.recipe.cross_checks import settled_problems
 from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe
-from bertkit.recipe.training_arguments import DECIDED
+from bertkit.recipe.training_arguments import DECIDED, EARLIER
 from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
@@ -397,7 +397,9 @@ def _settings(job: Job, folder: Path, seed: int) -> Json:
     several = recipe.folds or len(recipe.seeds) > 1
     if several and settings.get("run_name"):  # else trackers draw them as one line
         settings["run_name"] += f"-{folder.name}"
-    return {**defaults, **settings}
+    settings = {**defaults, **settings}
+    known = Arguments.__dataclass_fields__
+    return {name if name in known else EARLIER.get(name, name): value for name, value in settings.items()}
 
 
 def _require_trackers(names: Sequence[str]) -> None:
