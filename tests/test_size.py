@@ -12,6 +12,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import pytest
 from test_layers import MODULES, OPTIONAL, imported, room
 
 LAYOUT = {
