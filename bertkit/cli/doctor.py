@@ -114,7 +114,9 @@ def _devices() -> Iterator[str]:
             yield f"cuda:{index}: {facts.name}, {facts.total_memory / 1e9:.0f} GB, {capability}"
         if torch.backends.mps.is_available():
             yield "mps: an Apple GPU"
-        capabilities = torch.cpu.get_capabilities()
+        from bertkit.models.device import cpu_instructions
+
+        capabilities = cpu_instructions()
         features = ", ".join(name for name in INSTRUCTIONS if capabilities.get(name))
     yield f"cpu: {features}" if features else "cpu"
 

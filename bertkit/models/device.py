@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,9 +24,17 @@ def best_precision(device: torch.device) -> Precision:
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     if device.type == "cpu":
-        able: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # of torch 2.11 and newer
+        able = cpu_instructions()
         return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
     return "fp32"
+
+
+def cpu_instructions() -> Mapping[str, Any]:
+    """What torch knows of this processor, such as {"avx2": True}; nothing before torch 2.11."""
+    import torch
+
+    read: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
+    return read()
 
 
 def resolve_precision(wanted: str, device: torch.device) -> Precision:

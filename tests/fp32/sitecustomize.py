@@ -12,7 +12,7 @@ from types import ModuleType
 
 def without_bf16(module: ModuleType) -> None:
     """Replaces `torch.cpu.get_capabilities`, by which `bertkit.models.device.best_precision` decides."""
-    capabilities = module.get_capabilities
+    capabilities = getattr(module, "get_capabilities", dict)
     module.get_capabilities = lambda: capabilities() | {"avx512_bf16": False, "amx_bf16": False}
 
 
