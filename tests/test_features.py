@@ -281,7 +281,7 @@ def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, mo
 WRONG = [
     ({"combine": "product"}, "combine: expected one of 'concat', 'sum', 'mean', found 'product'"),
     ({"pool": "first"}, "pool: expected .* found 'first'"),
-    ({"precision": "fp16"}, "precision: expected .* found 'fp16'"),
+    ({"precision": "int8"}, "precision: expected .* found 'int8'"),
     ({"max_length": 4}, "max_length: expected an integer from 8 on, found 4"),
     ({"max_length": 65}, "65, but .* at most 64"),
     ({"batch_size": 0}, "batch_size: expected an integer from 1 on, found 0"),

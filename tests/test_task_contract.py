@@ -200,8 +200,9 @@ def test_padding_and_company_change_nothing(case, begun):
         assert numbers(ask(task, model)(row)) == pytest.approx(numbers(answer), rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @every([case for case in CASES if "target" not in case.columns])
-def test_only_the_encoder_rounds_to_bf16(case, tiny_encoder):
+def test_only_the_encoder_rounds(case, precision, tiny_encoder):
     """A head that rounded its outputs to 8 bits would give many rows the same score."""
     task = case.task(tiny_encoder)
     drawn = random.Random(0)
@@ -219,8 +220,8 @@ def test_only_the_encoder_rounds_to_bf16(case, tiny_encoder):
     features = task.encode(Dataset.from_dict(rows))
     arrays = pad(task.examples(features, range(len(features))), fills(task.tokenizer, task.padding))
     scores = []
-    for precision in ("fp32", "bf16"):
-        runner = Runner(task, model, CPU, precision, 8)
+    for kind in ("fp32", precision):
+        runner = Runner(task, model, CPU, kind, 8)
         with runner.inference():
             reduced = on_cpu(runner.run(arrays))
         scores.append(
@@ -229,7 +230,10 @@ def test_only_the_encoder_rounds_to_bf16(case, tiny_encoder):
             )
         )
     exact, rounded = scores
-    assert (rounded.view(np.uint32) % 2**16 == 0).mean() < 0.1  # as bf16 has them; of fp32, one of 65,536
+    bits = 16 if precision == "bf16" else 13  # that fp32 has besides
+    assert (rounded.view(np.uint32) % 2**bits == 0).mean() < 0.1
+    if precision == "fp16":
+        assert np.abs(rounded - exact).max() < 1e-2 * np.abs(exact).max()
     assert len(np.unique(rounded)) > 0.98 * len(np.unique(exact))
     assert spearmanr(exact, rounded).statistic > 0.99
 

@@ -125,8 +125,10 @@ def _reason(device: str, precision: str) -> str:
     """Why this precision is used on this type of device."""
     if precision == "bf16":
         return f"this {device} has it in hardware; weights, losses and stored logits stay fp32"
-    needed = {"cuda": "a GPU from Ampere on", "cpu": "AVX512-BF16 or AMX"}.get(device)
-    return f"bf16 is faster with {needed} only" if needed else f"bf16 is not used on {device}"
+    if precision == "fp16":
+        return f"this {device} has no bf16 in hardware; weights and losses stay fp32, and losses are scaled"
+    needed = {"cuda": "a GPU of compute capability 7.0 or more", "cpu": "AVX512-BF16 or AMX"}.get(device)
+    return f"bf16 or fp16 is faster with {needed} only" if needed else f"no other is used on {device}"
 
 
 @command("show what this machine and installation can do", JSON, example="bertkit doctor", page="install")

@@ -164,6 +164,7 @@ class Trainer(CheckpointTrainer):
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *rest: Any
     ) -> tuple[int, int]:
         done = super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *rest)
+        self.batches.set_epoch(done[0])  # transformers before 5.17 tells no sampler that skips batches
         # The last step may be one within an epoch, which Trainer would continue.
         return (num_train_epochs, 0) if self.clock.over(self.args, self.state) else done
 

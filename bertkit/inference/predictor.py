@@ -325,7 +325,7 @@ def load(
     """The predictor of a run folder, a model folder, an exported folder or a Hub id.
 
     task: for an external model, the task whose documented defaults it gets.
-    precision: by default bf16 where this machine computes faster in it. batch_size: by default the run's.
+    precision: by default what this machine computes fastest in. batch_size: by default the run's.
     Raises ModelError where the model cannot be loaded safely.
 
     >>> model = bertkit.load("runs/quickstart")

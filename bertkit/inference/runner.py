@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad, unmasked
 from bertkit.inference.progress import progress
-from bertkit.models.device import ModelPrecision, attention_kernels
+from bertkit.models.device import ModelPrecision, attention_kernels, autocast
 from bertkit.models.malloc import give_back
 from bertkit.tasks.base import Batch, Task
 
@@ -107,8 +107,7 @@ def inference(device: torch.device, precision: ModelPrecision) -> Iterator[None]
     """Within the block, models predict, in this precision and without gradients."""
     import torch
 
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with torch.inference_mode(), autocast, attention_kernels(device):
+    with torch.inference_mode(), autocast(device, precision), attention_kernels(device):
         yield
 
 

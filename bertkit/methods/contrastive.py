@@ -26,7 +26,7 @@ from bertkit.inference.runner import Runner
 from bertkit.methods.head import examples_of, fit_head, label_words, names_of, with_head
 from bertkit.methods.linear import Linear
 from bertkit.models.cpu_kernels import faster
-from bertkit.models.device import attention_kernels
+from bertkit.models.device import attention_kernels, autocast
 from bertkit.models.malloc import memory_kept
 from bertkit.models.trained_parts import freeze
 from bertkit.sections import Freeze
@@ -116,6 +116,7 @@ def pull_to_prototypes(runner: Runner, texts: Texts, seed: int) -> tuple[int, Li
     factors = weight_tensor(task.options.class_weights, task.names, targets)
     losses = list[float]()
     draw = np.random.default_rng(seed)
+    scaler = torch.amp.GradScaler(device.type, enabled=runner.precision == "fp16")
     with memory_kept(), faster(device), attention_kernels(device):
         for step in range(steps):
             if step % batches == 0:
@@ -123,9 +124,11 @@ def pull_to_prototypes(runner: Runner, texts: Texts, seed: int) -> tuple[int, Li
             rows = order[step % batches * TEXTS :][:TEXTS]
             cosines = F.normalize(_vectors(runner, texts, rows), dim=-1) @ F.normalize(prototypes, dim=-1).T
             loss = F.cross_entropy(SCALE * cosines + bias, targets[rows], weight=factors)
-            loss.backward()  # type: ignore[no-untyped-call]
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(encoder, CLIPPING)
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             schedule.step()
             optimizer.zero_grad()
             losses.append(loss.item())
@@ -151,7 +154,7 @@ def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray) -> torch.Tensor:
     for start in range(0, len(order), MICRO):
         rows = order[start : start + MICRO]
         batch = collate({name: list(map(values.__getitem__, rows)) for name, values in texts.inputs.items()})
-        with torch.autocast(device.type, torch.bfloat16, enabled=runner.precision == "bf16"):
+        with autocast(device, runner.precision):
             outputs = runner.task.forward(
                 runner.model, {name: values.to(device) for name, values in batch.items()}
             )

@@ -13,16 +13,20 @@ if TYPE_CHECKING:
     import torch
 
 
-Precision = Literal["fp32", "bf16"]
-ModelPrecision = Literal["fp32", "bf16", "int8"]  # int8: of exported models alone
+Precision = Literal["fp32", "bf16", "fp16"]
+ModelPrecision = Literal["fp32", "bf16", "fp16", "int8"]  # int8: of exported models alone
 
 
 def best_precision(device: torch.device) -> Precision:
-    """bf16 where this device multiplies it in hardware (CUDA from Ampere; CPUs with AVX512-BF16 or AMX)."""
+    """bf16 where this device multiplies it in hardware (CUDA from Ampere; CPUs with AVX512-BF16 or AMX);
+    fp16 on GPUs before Ampere that have units for it (Volta and Turing, such as V100 and T4).
+    """
     import torch
 
     if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16"
+        return "fp16" if torch.cuda.get_device_capability(device) >= (7, 0) else "fp32"
     if device.type == "cpu":
         able = cpu_instructions()
         return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
@@ -40,6 +44,14 @@ def cpu_instructions() -> Mapping[str, Any]:
 def resolve_precision(wanted: str, device: torch.device) -> Precision:
     """What a model's settings say ("auto" or "fp32"), as this device does it."""
     return "fp32" if wanted == "fp32" else best_precision(device)
+
+
+def autocast(device: torch.device, precision: ModelPrecision) -> torch.autocast:
+    """Within the block, models compute in this precision what torch does not keep in fp32."""
+    import torch
+
+    half = torch.float16 if precision == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, half, enabled=precision in ("bf16", "fp16"))
 
 
 def best_device() -> torch.device:

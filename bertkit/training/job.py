@@ -33,7 +33,7 @@ from bertkit.evaluation.intervals import mean
 from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
-from bertkit.models.device import best_device, best_precision, resolve_precision
+from bertkit.models.device import best_device, resolve_precision
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.quiet import quiet_logger
 from bertkit.models.trained_parts import freeze, with_lora
@@ -382,8 +382,11 @@ def _settings(job: Job, folder: Path, seed: int) -> Json:
         "disable_tqdm": True,
         "load_best_model_at_end": evaluates,
     }
+    precision = resolve_precision(job.precision, device)
     if not settings.get("fp16"):
-        defaults["bf16"] = best_precision(device) == "bf16"
+        defaults["bf16"] = precision == "bf16"
+    if not settings.get("bf16"):
+        defaults["fp16"] = precision == "fp16"
     if evaluates:
         defaults |= {"metric_for_best_model": job.task.metrics[0], "greater_is_better": True}
     elif settings.get("save_strategy") == "best":

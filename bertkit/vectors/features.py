@@ -49,7 +49,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: Texts per batch.
         cache: Keep vectors on disk, so that a text is encoded once; see `bertkit.cache`. Not with
             pool="none".
-        precision: "fp32" or "bf16"; None: bf16 where this machine computes faster in it.
+        precision: "fp32", "bf16" or "fp16"; None: what this machine computes fastest in (`best_precision`).
         revision: The commit, tag or branch of a Hub id.
 
     >>> bertkit.Features("runs/quickstart", cache=False).fit_transform(["a text", "another", "a third"]).shape
