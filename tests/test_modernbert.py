@@ -90,14 +90,14 @@ def test_fields_and_defaults_are_those_of_transformers(tiny_encoder):
             **FIELDS,
             "global_rope_theta": 160_000.0,
             "local_rope_theta": 500.0,
-            "global_attn_every_n_layers": 1,
+            "global_attn_every_n_layers": 2,
         },
     )
     assert {kind: each["rope_theta"] for kind, each in own["rope_parameters"].items()} == {
         "full_attention": 160_000,
         "sliding_attention": 500,
     }
-    assert own["layer_types"] == ["full_attention"] * 2
+    assert own["layer_types"] == ["full_attention", "sliding_attention"]
     assert own["max_position_embeddings"] == 512
     assert fields_of(tiny_encoder, FIELDS, 1024)["max_position_embeddings"] == 1024
 

@@ -57,7 +57,9 @@ class Trainer(CheckpointTrainer):
     ) -> None:
         """clock: the time that the training may take."""
         super().__init__(model=data.model, args=args, eval_dataset=data.validation, callbacks=list(callbacks))
-        self.model_accepts_loss_kwargs = True  # transformers divides no loss once more
+        # neither transformers nor accelerate divides a loss once more
+        self.model_accepts_loss_kwargs = True
+        self.accelerator.gradient_accumulation_steps = 1
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.data = data
         self.attachments = [*map(copy, attachments)]
