@@ -108,9 +108,8 @@ def code_of(file):
     """The Python of a page, a notebook or a program."""
     text = file.read_text()
     if file.suffix == ".ipynb":
-        yield from (
-            "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"
-        )
+        cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        yield from cells[1:]  # after the one that installs
     else:
         yield from (
             [text] if file.suffix == ".py" else re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)

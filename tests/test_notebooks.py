@@ -93,6 +93,16 @@ def printed(path, folder):
     return "".join(output.text for output in every if output.output_type == "stream")
 
 
+def test_each_begins_by_installing_what_it_needs():
+    for path in NOTEBOOKS:
+        intro, install = nbformat.read(path, as_version=4).cells[:2]
+        extras = re.search(r'"\.\[(.*)\]"', intro.source)[1]
+        last = install.source.splitlines()[-1]
+        assert (
+            last == f'    %pip install --quiet "bertkit[{extras}] @ git+https://github.com/bertkit/bertkit"'
+        )
+
+
 def test_all_are_saved_without_outputs_and_push_in_the_same_way():
     for path in NOTEBOOKS:
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
@@ -115,6 +125,7 @@ def test_it_runs(path, tmp_path):
 def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path):
     """With warnings as errors; besides results there is one progress bar, and nothing else."""
     cells = outputs(FRAME, tmp_path, "import warnings\nwarnings.simplefilter('error')\n")
+    cells = cells[1:]  # after the one that installs
     assert len(cells) == 5
     shown = [[each for each in cell if each.output_type == "execute_result"] for cell in cells]
     assert [len(each) for each in shown] == [1] * 5

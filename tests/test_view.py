@@ -1,8 +1,9 @@
 """A run in a notebook: its summary, curves, mistakes and rows; the progress of a training."""
 
+import re
 import shutil
 import sys
-from html import escape
+from html import escape, unescape
 from io import StringIO
 from types import SimpleNamespace
 
@@ -119,6 +120,14 @@ def test_a_notebook_shows_scores_with_intervals_and_baselines(run, monkeypatch):
     assert "run & more" not in shown
     assert escape(report_sections.summary(run.facts)) in shown
     assert "<b>Severe:</b> x &lt; y. a &gt; b</p>" in shown
+
+
+def test_a_notebook_shows_the_report_as_a_page_of_its_own(run, tmp_path):
+    shown = run.report(height=321)._repr_html_()
+    (page,) = re.findall(r'srcdoc="([^"]*)"', shown)
+    assert unescape(page) == (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "321px" in shown
+    small.raises(ModelError, "report.html: cannot be read", Run(tmp_path).report)
 
 
 def test_an_unfinished_run_says_so(tmp_path):

@@ -4,12 +4,13 @@ table.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from bertkit import run
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, translated
 from bertkit.explanations.explain import explain_frame
 from bertkit.files import lines_of
 from bertkit.report.facts import Facts, damage_as_error, read_facts
@@ -22,6 +23,18 @@ from bertkit.validation import did_you_mean
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of its own within a notebook, `height` pixels high."""
+
+    text: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        style = f"width: 100%; height: {self.height}px; border: 0"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.text)}"></iframe>'
 
 
 class Run(run.Run):
@@ -92,6 +105,12 @@ class Run(run.Run):
         axes[1].legend()
         pyplot.close(figure)  # a notebook shows what a cell returns; an open figure would be shown twice
         return figure
+
+    def report(self, height: int = 600) -> Page:
+        """RUN/report.html, which a notebook shows in `height` pixels. Raises ModelError without it."""
+        file = self.folder / "report.html"
+        with translated(OSError, ModelError, file, "cannot be read", f"bertkit report {self.folder}"):
+            return Page(file.read_text(encoding="utf-8"), height)
 
     def _repr_html_(self) -> str:
         if not self.finished:
