@@ -95,7 +95,7 @@ ARCHITECTURES = {
         ),  # in bf16, which rounds what is clipped
         ("single-label", "", {"batch": 4, "divide": True}),
         ("single-label", "", {"weight_decay": 0.0}),
-        ("single-label", "", {"activation_checkpointing": True}),
+        ("single-label", "", {small.CHECKPOINTING: True}),
     ],
     ids=str,
 )

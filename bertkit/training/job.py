@@ -401,8 +401,8 @@ def _settings(job: Job, folder: Path, seed: int) -> Json:
     if several and settings.get("run_name"):  # else trackers draw them as one line
         settings["run_name"] += f"-{folder.name}"
     settings = {**defaults, **settings}
-    known = Arguments.__dataclass_fields__
-    return {name if name in known else EARLIER.get(name, name): value for name, value in settings.items()}
+    fields = Arguments.__dataclass_fields__
+    return {name if name in fields else EARLIER.get(name, name): value for name, value in settings.items()}
 
 
 def _require_trackers(names: Sequence[str]) -> None:
