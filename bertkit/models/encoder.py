@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import DataError, ModelError, Problem, translated
-from bertkit.files import sha256
+from bertkit.files import sha256, write_json
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.untrusted import (
     LARGEST_VOCABULARY,
@@ -358,12 +358,36 @@ def _split_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
         backend.pre_tokenizer = pre_tokenizers.Sequence([before, split]) if before else split
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """`save_pretrained`. Raises ModelError where the folder cannot be written, as on a full disk."""
+def save_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, folder: Path, config: PretrainedConfig | None = None
+) -> None:
+    """`save_pretrained`, so that transformers 4 reads it too. config: of the model, which may have no token
+    types.
+
+    Raises ModelError where the folder cannot be written, as on a full disk.
+    """
     with translated(
         Exception, ModelError, str(folder), "cannot be written", "Free some space, then start again."
     ):
         tokenizer.save_pretrained(folder)
+        file = folder / "tokenizer_config.json"
+        stated = read_object(file)
+        if stated.get("tokenizer_class") == "TokenizersBackend":  # whose name in transformers 4 both know
+            stated["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if config and not config.is_encoder_decoder and "type_vocab_size" not in config.to_dict():
+            names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+            stated["model_input_names"] = names  # DistilBERT takes no others there
+        write_json(file, stated)
+
+
+def name_for_older_versions(config: PretrainedConfig) -> None:
+    """Adds what transformers 4 calls a field that transformers 5 saves by another name: the rotary base of
+    ModernBERT's layers.
+    """
+    rotary = config.to_dict().get("rope_parameters") or {}
+    for kind, name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        if kind in rotary:
+            setattr(config, name, rotary[kind]["rope_theta"])
 
 
 def load_config(folder: VettedFolder) -> PretrainedConfig:

@@ -30,7 +30,7 @@ from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head
 from bertkit.models.device import resolve_precision
-from bertkit.models.encoder import save_tokenizer
+from bertkit.models.encoder import name_for_older_versions, save_tokenizer
 from bertkit.models.trained_parts import merged, save_adapter
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
@@ -274,6 +274,7 @@ def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
     state = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in parts}
     state |= task.extra_tensors(model)
     with written_to(aside):
+        name_for_older_versions(model.config)
         model.save_pretrained(aside, state_dict=state)
         for name, value in task.extra_files(model).items():
             write_json(aside / name, value)
@@ -283,6 +284,6 @@ def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
     backend = task.tokenizer.backend_tokenizer
     backend.no_truncation()  # limits of the last call, which are not the tokenizer's own
     backend.no_padding()
-    save_tokenizer(task.tokenizer, aside)
+    save_tokenizer(task.tokenizer, aside, model.config)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
