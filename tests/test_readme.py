@@ -195,12 +195,13 @@ def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project(
     urls = project()["project"]["urls"]
     name = urls["Repository"].removeprefix("https://github.com/")
     for file in (ROOT / "notebooks").glob("*.ipynb"):
-        intro = "".join(read_json(file)["cells"][0]["source"])
+        intro, install = ("".join(cell["source"]) for cell in read_json(file)["cells"][:2])
         place = f"github/{name}/blob/main/notebooks/{file.name})"
         assert f"](https://colab.research.google.com/{place}" in intro, file.name
         assert f"](https://studiolab.sagemaker.aws/import/{place}" in intro, file.name
-        extras = re.findall(r'pip install [^"]*"(?:bertkit|\.)(\[[\w,]+\])(?: @ git\+([^"]+))?"', intro)
-        assert extras == [(extras[0][0], ""), (extras[0][0], urls["Repository"])], file.name
+        (extras,) = re.findall(r'pip install [^"]*"\.(\[[\w,]+\])"', intro)
+        line = f'    %pip install --quiet "bertkit{extras} @ git+{urls["Repository"]}"'
+        assert install.splitlines()[-1] == line, file.name
 
 
 def test_the_skill_parses():
