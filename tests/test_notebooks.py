@@ -93,16 +93,6 @@ def printed(path, folder):
     return "".join(output.text for output in every if output.output_type == "stream")
 
 
-def test_each_begins_by_installing_what_it_needs():
-    for path in NOTEBOOKS:
-        intro, install = nbformat.read(path, as_version=4).cells[:2]
-        extras = re.search(r'"\.\[(.*)\]"', intro.source)[1]
-        last = install.source.splitlines()[-1]
-        assert (
-            last == f'    %pip install --quiet "bertkit[{extras}] @ git+https://github.com/bertkit/bertkit"'
-        )
-
-
 def test_all_are_saved_without_outputs_and_push_in_the_same_way():
     for path in NOTEBOOKS:
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]

@@ -233,7 +233,7 @@ def test_fields_are_those_of_the_class():
     real |= {name: real.pop(before) for name, before in EARLIER.items() if name not in real}
     deprecated = real.keys() - fields.keys()
     assert not fields.keys() - real.keys()
-    assert deprecated <= {"gradient_checkpointing", "gradient_checkpointing_kwargs"}
+    assert deprecated <= {*EARLIER.values(), "logging_dir", "warmup_ratio"}
     assert {name for name, field in fields.items() if field.default is False} == {
         name for name, field in real.items() if field.default is False and name not in deprecated
     }
