@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := runs/quickstart
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: quickstart test test-all test-browser margins lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check release-check downstream image
+.PHONY: quickstart test test-all test-browser margins lint format docs clean test-avx2 test-sse test-newest test-oldest test-colab wheel-check release-check downstream image
 
 quickstart: $(VENV)/quickstart
 	rm -rf $(RUN)

@@ -176,6 +176,18 @@ def test_every_requirement_is_pinned_in_constraints():
     assert needed - pinned - {"bertkit"} == set()
 
 
+def test_conda_installs_what_training_needs():
+    table = project()["project"]
+    needed = {*table["dependencies"], *table["optional-dependencies"]["torch"]}
+    text = (ROOT / "deploy/conda/meta.yaml").read_text().replace("{{", "").replace("}}", "")
+    recipe = YAML(typ="safe").load(re.sub(r"(?m)^\{%.*%\}$", "", text))
+    names = {"matplotlib-base": "matplotlib", "pytorch": "torch"}
+    conda = [line.split(" ", 1) for line in recipe["requirements"]["run"]]
+    listed = {f"{names.get(name, name)}{version}".replace("_", "-") for name, version in conda}
+    assert listed == needed | {f"python{table['requires-python']}"}
+    assert f'set version = "{__version__}"' in (ROOT / "deploy/conda/meta.yaml").read_text()
+
+
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
 def test_workflows_run_targets_of_the_makefile_with_least_permissions(file):
     flow = read_yaml(file)

@@ -71,13 +71,11 @@ def plain_rows(batch: pa.RecordBatch) -> list[Row]:
 def _decoded(value: Any, kind: pa.DataType, metadata: Mapping[bytes, bytes] | None = None) -> Any:
     import pyarrow as pa
 
-    if JSON in str(metadata) or str(kind) == f"extension<{JSON}>":
-        return None if value is None else json.loads(value)
     if isinstance(value, list):
         return [_decoded(item, kind.value_type) for item in value]
     if isinstance(value, dict) and pa.types.is_struct(kind):
         return {column.name: _decoded(value[column.name], column.type) for column in kind}
-    return value
+    return json.loads(value) if isinstance(value, str) and JSON in f"{kind} {metadata}" else value
 
 
 def class_names(features: Features) -> dict[str, list[str]]:

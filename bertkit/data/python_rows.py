@@ -242,9 +242,7 @@ def _tables(data: Rows, split: str, names: Collection[str] | None = None) -> Ite
         if names is not None and name not in names:
             continue
         try:
-            array, about = (
-                (values, None) if isinstance(values, pa.Array | pa.ChunkedArray) else _array(values)
-            )
+            array, about = _array(values)
             # what pandas and polars call categories
             arrays[name] = array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
             fields.append(pa.field(name, arrays[name].type, metadata=about))
@@ -271,6 +269,8 @@ def _array(values: Iterable[Any]) -> tuple[pa.Array, dict[str, str] | None]:
     """
     import pyarrow as pa
 
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values, None
     try:
         return pa.array(values, from_pandas=True), None
     except (pa.ArrowInvalid, pa.ArrowTypeError):
