@@ -68,7 +68,7 @@ def plain_rows(batch: pa.RecordBatch) -> list[Row]:
     return rows
 
 
-def _decoded(value: Any, kind: pa.DataType, metadata: Mapping[bytes, bytes] | None = None) -> Any:
+def _decoded(value: Any, kind: pa.DataType, metadata: Any = None) -> Any:
     import pyarrow as pa
 
     if isinstance(value, list):
