@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import small
 import torch
 from cases import BY_ID, CASES, TAGS, TOKENS, Case, encoder
 from steps import FirstStep, arguments, made
@@ -31,6 +32,8 @@ from bertkit.models import device as devices
 from bertkit.models.cpu_kernels import FasterStep
 from bertkit.models.heads import crf
 from bertkit.models.heads.crf import Chain
+from bertkit.training import job
+from bertkit.training.job import prepare_jobs
 
 CPU = torch.device("cpu")
 ON_GPU = pytest.mark.cuda
@@ -201,6 +204,22 @@ def test_the_crf_is_the_same(scale, device, monkeypatch):
 
 
 # --- training
+
+
+@pytest.mark.parametrize(
+    ("capability", "bf16", "precision"),
+    [((9, 0), True, "bf16"), ((7, 5), False, "fp16"), ((7, 0), False, "fp16"), ((6, 1), False, "fp32")],
+)
+def test_a_gpu_without_bf16_trains_in_fp16(capability, bf16, precision, tiny_encoder, tmp_path, monkeypatch):
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    default, exact = (prepare_jobs(r)[0].only for r in (recipe, recipe.with_("training.bf16=false")))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(job, "best_device", lambda: torch.device("cuda"))
+    settings = job._settings(default, tmp_path, 1)
+    assert [name for name in ("bf16", "fp16") if settings[name]] == [precision] * (precision != "fp32")
+    settings = job._settings(exact, tmp_path, 1)
+    assert not [name for name in ("bf16", "fp16") if settings[name]]
 
 
 class LastStep(FirstStep):

@@ -13,12 +13,19 @@ import transformers
 from cases import CASES, DOCUMENTS, DRAWN, SETTINGS, encoder, every
 from test_pretraining import recipe_of
 from test_task_contract import ask, numbers
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    ModernBertConfig,
+    PreTrainedTokenizerFast,
+)
 
 from bertkit.errors import ModelError
 from bertkit.exports.program import export
+from bertkit.files import read_json
 from bertkit.inference.predictor import load
-from bertkit.models.encoder import resolve_encoder
+from bertkit.models.encoder import resolve_encoder, save_tokenizer
 from bertkit.models.new_config import _DEFAULTS, MODERNBERT, PRESETS, BertConfig
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
@@ -219,6 +226,17 @@ def test_every_task_starts_from_it_and_is_opened_again(case, tiny_encoder, tmp_p
     assert not report["missing_keys"]
     weights = dict(model.base_model.named_parameters())
     assert all(torch.equal(p, weights[name]) for name, p in told.named_parameters())
+
+
+def test_it_is_saved_with_the_names_of_transformers_4_too(tiny_encoder, tmp_path):
+    task = CASES[0].task(tiny_encoder)
+    model = task.model(new(tiny_encoder, {**FIELDS, "local_rope_theta": 500.0}))
+    save(model, task, tmp_path / "model", SETTINGS)
+    save_tokenizer(PreTrainedTokenizerFast.from_pretrained(tiny_encoder), tmp_path, model.config)
+    saved = read_json(tmp_path / "model/config.json") | read_json(tmp_path / "tokenizer_config.json")
+    assert (saved["local_rope_theta"], saved["global_rope_theta"]) == (500, 10_000)
+    assert saved["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert saved["model_input_names"] == ["input_ids", "attention_mask"]
 
 
 def test_pairs_and_targets_are_refused(tiny_encoder):
