@@ -372,11 +372,11 @@ def save_tokenizer(
         tokenizer.save_pretrained(folder)
         file = folder / "tokenizer_config.json"
         stated = read_object(file)
-        if stated.get("tokenizer_class") == "TokenizersBackend":  # whose name in transformers 4 both know
+        if stated.get("tokenizer_class") == "TokenizersBackend":  # both versions know its name in 4
             stated["tokenizer_class"] = "PreTrainedTokenizerFast"
         if config and not config.is_encoder_decoder and "type_vocab_size" not in config.to_dict():
             names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-            stated["model_input_names"] = names  # DistilBERT takes no others there
+            stated["model_input_names"] = names  # DistilBERT in transformers 4 takes no others
         write_json(file, stated)
 
 
