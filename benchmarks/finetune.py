@@ -162,9 +162,7 @@ def ours(given: Setting, **more: Any) -> trainer.Trainer:
 
 def trainer_of(task: Task, features: Dataset, model: Any, args: Arguments) -> trainer.Trainer:
     runner = Runner(task, model, args.device, "bf16", 32)
-    return trainer.Trainer(
-        TaskData(runner, features), args, attachments=[UsedEmbeddings(args.used_embeddings, None)]
-    )
+    return trainer.Trainer(TaskData(runner, features), args, attachments=[UsedEmbeddings()])
 
 
 def embeddings(given: Setting, rounds: int) -> None:

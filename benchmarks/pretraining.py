@@ -125,8 +125,7 @@ def stock(task: Pretraining, pairs: Dataset, ours: Any, steps: int) -> Trainer:
 def bertkit(task: Pretraining, features: Dataset, model: Any, steps: int) -> engine.Trainer:
     args = arguments(steps, remove_unused_columns=False)
     runner = Runner(task, copy.deepcopy(model), args.device, "bf16", BATCH)
-    used = UsedEmbeddings(args.used_embeddings, None)
-    return engine.Trainer(TaskData(runner, features), args, attachments=[used])
+    return engine.Trainer(TaskData(runner, features), args, attachments=[UsedEmbeddings()])
 
 
 def rate(trainer: Trainer, pieces: float, clock: Callable[[], float] = time.perf_counter) -> float:

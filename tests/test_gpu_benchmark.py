@@ -1,9 +1,8 @@
-"""benchmarks/gpu.py: the whole program with a tiny encoder on any machine, and the numbers that it
-computes.
-"""
+"""benchmarks/gpu.py: the whole program with tiny encoders, and the numbers that it computes."""
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
-
-from bertkit.files import read_json
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -26,39 +23,36 @@ def module(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.rare
-def test_the_whole_program(tmp_path):
-    """One encoder that can be measured, and one that there is not."""
-    output = tmp_path / "gpu"
+def told(*options):
+    """The lines that the program prints."""
     path = os.pathsep.join([str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")])
-    options = ["--tiny", "--encoders", "tiny", "no/such", "--peak-tflops", "0.5", "--output", str(output)]
     environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, str(BENCHMARKS / "gpu.py"), *options], env=environment, check=True)
-    found = read_json(output.with_suffix(".json"))
-    assert "skipped" in found["tests"]
-    assert "failed" not in found["tests"]
-    assert (found["about"]["device"], found["about"]["peak_tflops"]) == ("cpu", 0.5)
-    cells = found["cells"]
-    assert [cell["encoder"] for cell in cells] == ["tiny"] * 4 + ["no/such"] * 4
-    for cell in cells[:4]:
-        assert "failed" not in cell, cell
-        assert cell["weights"] == "random"
-        for what in ("train", "predict"):
-            # of the same rows
-            ours = cell[what]["bertkit"]
-            theirs = cell[what]["stock"]
-            for told in (ours, theirs):
-                assert (len(told["seconds"]), told["peak_bytes"]) == (1, None)
-                assert told["tokens_per_second"] > 4 * told["rows_per_second"] > 0
-                assert 0 < told["mfu"] < 1
-            assert ours["mfu"] / theirs["mfu"] == pytest.approx(
-                ours["rows_per_second"] / theirs["rows_per_second"]
-            )
-    assert all("no/such" in cell["failed"] for cell in cells[4:])
-    table = [line for line in output.with_suffix(".md").read_text().splitlines() if line.startswith("|")]
-    assert len(table) == 2 + 4 * 2 + 4
-    assert len({line.count("|") for line in table}) == 1
-    assert sum("failed: " in line for line in table) == 4
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--tiny", *options]
+    return subprocess.run(command, env=environment, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+@pytest.mark.rare
+def test_each_cell_prints_a_line_after_each_round():
+    about, head, rule, *lines = told("--peak-tflops", "0.5", "--cells", "0", "4").splitlines()
+    assert about.startswith("cpu, peak 0.5 TFLOP/s")
+    assert {line.count("|") for line in (head, rule, *lines)} == {head.count("|")}
+    assert len(lines) == 2 * 3
+    for line in lines:
+        what, _, rows, ratio, tokens, mfu, *_, kernels = (cell.strip() for cell in line.strip("|").split("|"))
+        ours, theirs = (float(each.replace(",", "")) for each in rows.split(" / "))
+        assert float(ratio) == pytest.approx(ours / theirs, rel=0.1)
+        assert min(float(each.replace(",", "")) for each in tokens.split(" / ")) > 4 * min(ours, theirs) > 0
+        assert all(0 <= float(each.rstrip("%")) < 100 for each in mfu.split(" / "))
+        assert kernels in ("", "0% / 0%"), what
+    assert [line.endswith("0% / 0% |") for line in lines] == [False, False, True, False, False, False]
+
+
+@pytest.mark.rare
+def test_a_cell_that_does_not_end_is_aborted_and_says_where_it_was(capfd):
+    assert (
+        told("--cells", "0", "--seconds", "0.5").splitlines()[-1] == f"cell 0: exit status {-signal.SIGABRT}"
+    )
+    assert "most recent call first" in capfd.readouterr().err
 
 
 def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
@@ -66,7 +60,7 @@ def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
     sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     config = BertConfig(vocab_size=50, hidden_size=24, **sizes, attn_implementation="eager")
     model = BertModel(config, add_pooling_layer=False)
-    flops = module("gpu_cell").flops
+    flops = module("gpu").flops
     lengths = np.array([[7, 3], [12, 5]])
     for train in (False, True):
         counter = FlopCounterMode(display=False)
@@ -81,7 +75,7 @@ def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
     model = ModernBertModel(
         ModernBertConfig(vocab_size=50, hidden_size=24, local_attention=8, **sizes, **ids)
     )
-    flops = module("gpu_cell").flops
+    flops = module("gpu").flops
     short, long = (flops(model, np.array([[length]]), train=False) for length in (8, 16))
     assert long == 2 * short + 4 * 24 * 16 * 8
     assert short == 2 * 8 * 3 * (24 * 72 + 24 * 24 + 24 * 80 + 40 * 24) + 3 * 4 * 24 * 8 * 8
