@@ -39,10 +39,13 @@ image:
 	docker build --file deploy/Dockerfile --tag bertkit-serve:local .
 	docker image inspect --format '{{.Size}} bytes' bertkit-serve:local
 
+# Of benchmarks: whether what they call is there, with these arguments.
+UNTYPED := arg-type assignment call-overload dict-item import-not-found import-untyped index misc no-any-return no-untyped-call operator return-value type-arg union-attr unreachable
 lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	MYPYPATH=benchmarks:tests $(BIN)/mypy --no-warn-unused-ignores $(addprefix --disable-error-code=,$(UNTYPED)) benchmarks
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

@@ -46,7 +46,7 @@ from bertkit import load_recipe
 from bertkit.engine.clock import Clock
 from bertkit.engine.trainer import Trainer
 from bertkit.inference.runner import Runner
-from bertkit.models.heads.crf import word_logits
+from bertkit.models.heads.tagger import word_logits
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task, evaluate
 from bertkit.training.job import Job, Jobs, arguments, prepare_jobs
@@ -182,7 +182,7 @@ def stock(job: Job, seed: int, folder: Path) -> tuple[Any, Best]:
     transformers.set_seed(seed)
     model = given.model()
     best = Best(lambda trained: score(job, Runner(job.task, trained, args.device, "bf16", 32)))
-    return Trainer(
+    return transformers.Trainer(
         model=model, args=args, train_dataset=given.plain, data_collator=given.collator, callbacks=[best]
     ), best
 

@@ -32,6 +32,7 @@ def main() -> None:
     spec = DataSpec(source=args.file, delimiter="\t", limit=args.batch * args.steps)
     rows = load(spec, TokenClassification.schema, TokenClassification.rules(options)).rows["train"]
     task = prepare(TokenClassification, options, load_tokenizer(encoder.folder), 128, rows, [])
+    assert isinstance(task, TokenClassification)
     features, collate = task.encode(rows), Collator.of(task.tokenizer, task.padding)
     device = best_device()
     model = task.model(encoder).to(device).train()

@@ -162,6 +162,8 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
         inspect(
             task,
             data.load(DataSpec(source={"train": str(file)}), task.schema, task.rules(task.options)),
+            task.metrics[0],
+            str(folder),
         )
     done.set()
     watcher.join()

@@ -77,7 +77,8 @@ def runner(predictor: Any) -> Any:
 def latency(run: Any) -> float:
     """Median milliseconds."""
     run(), run()
-    times, until = [], time.perf_counter() + SECONDS
+    times: list[float] = []
+    until = time.perf_counter() + SECONDS
     while len(times) < 5 or time.perf_counter() < until:
         started = time.perf_counter()
         run()

@@ -43,7 +43,7 @@ from cases import CASES, DRAWN, TEXTS
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.training import finish
+from bertkit.training import publish
 
 TRAINING = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "bf16": False}
 LORA, FREEZE = {"peft": {"r": 2}}, {"freeze": {"embeddings": True, "layers": 1}}
@@ -281,7 +281,7 @@ def verdicts(family: str) -> tuple[str, dict[str, str]]:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     datasets.disable_progress_bars()
-    finish.write_reports = lambda *_: None
+    publish.write_reports = lambda *_: None
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     found: dict[str, str] = {}

@@ -165,7 +165,7 @@ def void(_: object) -> None:
 
 def small_model(folder: Path) -> Path:
     """A model folder that loads in a tenth of a second."""
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     words = [
         "[PAD]",
@@ -181,7 +181,7 @@ def small_model(folder: Path) -> Path:
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertForSequenceClassification(BertConfig(vocab_size=len(words), **sizes))
     model.save_pretrained(folder)
-    BertTokenizerFast(vocab={word: index for index, word in enumerate(words)}).save_pretrained(folder)
+    BertTokenizer(vocab={word: index for index, word in enumerate(words)}).save_pretrained(folder)
     return folder
 
 

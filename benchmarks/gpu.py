@@ -50,7 +50,6 @@ import transformers
 from datasets import Dataset, disable_progress_bars
 from finetune import Setting, arguments, of_task, trainer_of
 from predict import Contestant, asked, classified, sorted_by_length
-from torch.autograd import DeviceType
 from transformers import AutoConfig, AutoModel, BertTokenizer, PrinterCallback, Trainer, TrainerCallback
 
 from bertkit.attachments.muon import layer_matrices
@@ -219,7 +218,7 @@ class Profile(TrainerCallback):
         self.profiler.stop()
         events = self.profiler.key_averages()
         waits = [each for each in events if each.key.endswith("Synchronize")]
-        kernels = [e for e in events if e.device_type != DeviceType.CPU and not e.is_user_annotation]
+        kernels = [e for e in events if e.device_type.name != "CPU" and not e.is_user_annotation]
         self.host = (passed - sum(each.self_cpu_time_total for each in waits)) / PROFILED / 1e3
         self.kernels = sum(each.self_device_time_total for each in kernels) / passed
 
