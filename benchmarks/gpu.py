@@ -122,10 +122,11 @@ def drawn(cell: Cell, rows: int) -> list[dict[str, Any]]:
     """Rows of random words, their lengths log-normal."""
     rng = np.random.default_rng(0)
     pair = cell.task == "question-answering"
+    others = 14 if pair else 2  # the tokens of a question, and special ones
     made: list[dict[str, Any]] = []
     for number in range(rows):
-        size = round(rng.lognormal(math.log(cell.tokens), cell.spread)) - (14 if pair else 2)
-        words = [WORDS[n] for n in rng.integers(0, len(WORDS), np.clip(size, 2, cell.longest))]
+        size = round(min(rng.lognormal(math.log(cell.tokens), cell.spread), cell.longest)) - others
+        words = [WORDS[n] for n in rng.integers(0, len(WORDS), max(size, 2))]
         if pair:
             place = int(rng.integers(len(words)))
             answers = {"text": [words[place]], "answer_start": [len(" ".join([*words[:place], ""]))]}
