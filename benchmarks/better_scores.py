@@ -120,7 +120,6 @@ class RDrop:
 
 def r_drop(trainer: Trainer) -> None:
     trainer.learner = RDrop(trainer.data.learner)
-    trainer.loss = trainer.learner.loss
 
 
 def before_head(dropout: float) -> Apply:
