@@ -39,7 +39,7 @@ image:
 	docker build --file deploy/Dockerfile --tag bertkit-serve:local .
 	docker image inspect --format '{{.Size}} bytes' bertkit-serve:local
 
-# Of benchmarks: whether what they call is there, with these arguments.
+# In benchmarks/, only whether what they call exists and takes these arguments.
 UNTYPED := arg-type assignment call-overload dict-item import-not-found import-untyped index misc no-any-return no-untyped-call operator return-value type-arg union-attr unreachable
 lint: $(VENV)/dev
 	$(BIN)/ruff format --check .

@@ -19,7 +19,8 @@ _CONTROLS = f"[\t\n{_MOVES}]"
 def counted(count: int, noun: str, verb: str = "") -> str:
     """A count with its noun, such as "1 row", "2 rows", "2 queries", "1 row repeats" and "2 rows repeat"."""
     one = count == 1
-    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}{'es' if noun.endswith('ch') else 's'}"
+    ending = "es" if noun.endswith("ch") else "s"
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else noun + ending
     return f"{count:,} {noun if one else many}" + (f" {verb}{'s' if one else ''}" if verb else "")
 
 

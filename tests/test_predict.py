@@ -515,13 +515,13 @@ def test_progress_is_logged_now_and_then(monkeypatch, caplog):
     caplog.set_level("INFO", "bertkit")
     clock = itertools.count(step=4)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    assert [*progress.progress("abcdefg", "text", 28, 4)] == [*"abcdefg"]
-    assert [*progress.progress(iter("abcdefg"), "batch")] == [*"abcdefg"]
+    assert [*progress.progress("abcdefg", "batch", 28, 4)] == [*"abcdefg"]
+    assert [*progress.progress(iter("abcdefg"), "query")] == [*"abcdefg"]
     assert caplog.messages == [
-        "8 of 28 texts (29%), 30 s left",
-        "20 of 28 texts (71%), 10 s left",
-        "2 batches in 12 s",
-        "5 batches in 24 s",
+        "8 of 28 batches (29%), 30 s left",
+        "20 of 28 batches (71%), 10 s left",
+        "2 queries in 12 s",
+        "5 queries in 24 s",
     ]
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
