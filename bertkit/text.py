@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
@@ -41,6 +42,11 @@ def listed(names: Sequence[str], most: int = 20, *, total: int | None = None) ->
     """
     rest = (len(names) if total is None else total) - len(names[:most])
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest else "")
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that occur more than once, each once."""
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

@@ -540,7 +540,7 @@ def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
         inside = (confidence > low) & (confidence <= high) | ((low == 0) & (confidence == 0))
         if inside.any():
             expected += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
-    assert calibration.expected_calibration_error(confidence, correct) == pytest.approx(expected, abs=1e-12)
+    assert calibration.calibration_error([(confidence, correct)]) == pytest.approx(expected, abs=1e-12)
     rng = default_rng(0)
     confidence = rng.random(503)
     correct = rng.random(503) < confidence**2

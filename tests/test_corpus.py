@@ -144,10 +144,13 @@ def test_several_files_and_a_column_of_another_name(tmp_path):
 
 
 def test_a_second_load_reads_no_document(tmp_path, cache, monkeypatch):
-    source = {"train": write(tmp_path / "a.jsonl", [*documents(40), "  ", documents(1)[0]])}
-    first = get(source, validation=0.2)
+    rows = ["text", *documents(40), '" "', documents(1)[0], "un café"]
+    source = {"train": str(small.write_rows(tmp_path / "a.csv", "\n".join(rows)))}
+    monkeypatch.setattr(corpus_module, "CHARACTERS", 20)  # that the last document exceeds, too
+    first = get(source, validation=0.2, encoding="cp1252")
     monkeypatch.setattr(corpus_module, "_texts", None)
-    second = get(source, validation=0.2)
+    second = get(source, validation=0.2, encoding="cp1252")
+    assert sum("UTF-8" in finding.what for finding in first.findings) == 1
     assert second.fingerprints == first.fingerprints
     assert second.findings == first.findings
     places = [

@@ -25,6 +25,7 @@ from numpy.random import default_rng
 import bertkit
 from bertkit.data.disk_list import DiskList
 from bertkit.data.on_disk import column_values, features_of, on_disk, release
+from bertkit.data.python_rows import store_rows
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation import intervals, ranking, reranking
 from bertkit.evaluation.conformal import Conformal
@@ -399,3 +400,15 @@ def test_a_report_shows_them_and_runs_are_compared_whatever_columns_they_have(ru
     assert "(none)" in page
     more = replace(facts, rows=tuple({**row, "language": "de"} for row in facts.rows))
     assert "Left out" not in compared(facts, more, ("one", "other")).rows
+
+
+def test_a_file_is_read_whatever_rows_the_run_learned(tiny_encoder, tmp_path):
+    case = BY_ID["mlm"]
+    stored = store_rows({"train": case.rows()})  # the folder goes with it
+    section = {key: str(value) for key, value in stored.items()}
+    run = finished(case, tiny_encoder, tmp_path / "run", data=section)
+    cat, dog = (
+        bertkit.evaluate(run.folder, small.write_rows(tmp_path / "a.txt", f"{text} was good\n"))
+        for text in ("the cat", "the dog")
+    )
+    assert cat != dog

@@ -15,6 +15,7 @@ from finished import finished
 from bertkit.cli.main import main
 from bertkit.data import load, read_rows
 from bertkit.errors import DataError
+from bertkit.inference.output_formats import entity_cells
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
@@ -316,6 +317,8 @@ def test_entities_for_other_tools(ner, tmp_path):
         assert [*table.columns] == "row id start end label text score".split()
         assert [*table.drop(columns=["id", "score"]).itertuples(index=False, name=None)] == expected
         assert table["score"].tolist() == pytest.approx(scores, rel=1e-9)
+    mapped = entity_cells([(full[0]["answer"], {"no": 7})], 0, {"id": "no"})
+    assert {cells[1] for cells in mapped} == {"id", 7}
     named = write(tmp_path / "named.jsonl", [{"id": "x", "text": ""}, {"id": "y", **given[0]}])
     told = predicted(ner, named, tmp_path / "b.jsonl", *by_entity).splitlines()
     assert {(each["row"], each["id"]) for each in map(json.loads, told)} == {(2, "y")}

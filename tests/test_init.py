@@ -114,6 +114,22 @@ FILES = {  # file -> its text, the task and its columns
         CLASSIFICATION,
         {"text": "text", "label": "stars"},
     ),
+    "index.csv": (
+        table(["", "text", "labels"], "{n}", "the cat {n} sat", "3", count=20)
+        + table([], "{n}", "a dog {n} ran", "4", count=20),
+        CLASSIFICATION,
+        {"text": "text", "label": "labels"},
+    ),
+    "good.csv": (
+        table(["text", "good"], "the cat {n} sat", "{side}"),
+        CLASSIFICATION,
+        {"text": "text", "label": "good"},
+    ),
+    "clicked.csv": (
+        table(["query", "document", "grade", "clicked"], "where is cat {n}", LONG + " {n}", "1", "0"),
+        "retrieval",
+        {"query": "query", "document": "document", "grade": "grade"},
+    ),
     "numbers.csv": (
         table(["review", "price"], "the cat {n} sat", "{f}"),
         CLASSIFICATION,
@@ -230,6 +246,11 @@ def test_what_is_ambiguous_is_asked(tmp_path, capsys, monkeypatch):
     assert "no column looks like the label:\n    mood: same\n" in refused(capsys, "init", "one.csv")
     assert "--text NAME; twice for a pair" in refused(capsys, "init", "both.csv")
     assert "more than two" in refused(capsys, "init", "both.csv", *["--text", "left"] * 3)
+    small.write_rows(
+        Path("close.csv"), table(["query", "document", "score"], "a cat {n}", "it sat {n}", "{f}")
+    )
+    similar = bertkit.init("close.csv", task="sentence-similarity", label="score").sections["data"]["columns"]
+    assert [*similar] == ["text_a", "text_b", "score"]
     assert "no columns of retrieval" in refused(capsys, "init", "two.csv", "--task", "retrieval")
     assert "no file or folder" in refused(capsys, "init", "three.csv")
     assert not [*Path().glob("*.yaml")]

@@ -346,6 +346,8 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
     file = small.write_rows(tmp_path / "test.jsonl", TEST)
     assert bertkit.evaluate(run.folder, file)["metrics"] == expected
     renamed = pandas.DataFrame(TEST).rename(columns={"text": "review"})
+    section = {"source": {"test": str(small.write_rows(tmp_path / "r.jsonl", renamed.to_dict("records")))}}
+    assert bertkit.evaluate(run.model, section | {"columns": {"text": "review"}})["metrics"] == expected
     assert (
         bertkit.evaluate(run.folder, renamed, overrides=["data.columns.text=review"])["metrics"] == expected
     )

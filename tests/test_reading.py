@@ -123,6 +123,10 @@ def test_other_ids_that_are_no_names(tmp_path):
     small.write_rows(tmp_path / "t.csv", "id,text,label\n1.0,a,2.0\n1.1,b,\n2e7,c,3.0\n")
     rows = get(tmp_path / "t.csv", missing_labels="ignore").rows["test"]
     assert [rows["id"][:], rows["label"][:]] == [["1.0", "2e7"], ["2", "3"]]
+    for names, expected in ((["-2", "3"], ["2", "3"]), (["2.0", "3.0"], ["2.0", "3.0"])):
+        learned = {"kind": "single-label", "labels": dict(zip(names, names, strict=True))}
+        read = get(tmp_path / "t.csv", options=learned, missing_labels="ignore").rows["test"]
+        assert read["label"][:] == expected
     row = {"text": "a", "id": 101.0}
     ((document,),) = read_documents([("row 1", row)], FirstSeen())
     assert document.id == "101"

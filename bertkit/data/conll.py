@@ -14,7 +14,7 @@ from bertkit.data.scripts import UNSPACED
 from bertkit.data.table import NumberedRows
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
-from bertkit.text import counted
+from bertkit.text import counted, repeated
 
 _CONLLU = ("number", "tokens", "lemma", "tags", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
@@ -43,7 +43,7 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
     Raises DataError where `spec.header` names a column twice.
     """
     names = spec.header if isinstance(spec.header, list) else []
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(repeated(names)):
         what = f"names a column twice: {', '.join(twice)}"
         raise DataError("data.header", what, "Give columns different names.")
     lines = iter(lines)

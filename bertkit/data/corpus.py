@@ -118,6 +118,7 @@ def _read(
             target = _target(digest, spec.seed, held_out) or split
             if target == split or len(writers[target].origin) != limits.get(target):
                 writers[target].add(text, digest, file, number)
+        writers[split].findings += chain.from_iterable(part.findings for part in parts)
         if empty:
             where = locations(empty, range(len(empty)))
             be = "is" if len(empty) == 1 else "are"
@@ -186,13 +187,13 @@ class _Writer:
         self._stream = stack.enter_context(pa.ipc.new_stream(file, pa.schema({"text": pa.string()})))
 
     def add(self, text: str, digest: bytes, file: int, number: int) -> None:
+        if self._size >= CHARACTERS:
+            self._flush()
         self._texts.append(text)
         self._size += len(text)
         self._sha256.update(b"\n" + self._encode((text,)).encode())
         self._hashes.append(int.from_bytes(digest))
         self.origin.add(file, number)
-        if self._size >= CHARACTERS:
-            self._flush()
 
     def finish(self, split: str) -> None:
         self._flush()
@@ -208,7 +209,7 @@ class _Writer:
             findings.append(warn(what))
         for name, values in (("hashes", hashes), ("file", self.origin.file), ("number", self.origin.number)):
             np.save(self.folder / f"{name}.npy", values)
-        facts = {"fingerprint": self._sha256.hexdigest(), "findings": [finding[:2] for finding in findings]}
+        facts = {"fingerprint": self._sha256.hexdigest(), "findings": findings}
         write_json(self.folder / FACTS, facts)
 
     def _flush(self) -> None:

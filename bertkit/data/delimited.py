@@ -6,7 +6,7 @@ import csv
 import json
 import logging
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -20,7 +20,7 @@ from bertkit.data.schema import Finding, note
 from bertkit.data.table import NumberedRows
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
-from bertkit.text import counted, listed, printable
+from bertkit.text import counted, listed, printable, repeated
 
 Records = Iterator[tuple[int, list[str]]]  # their numbers and fields
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def _header(records: Records, spec: DataSpec, problems: Problems, prefix: str) -
     if not number:
         raise DataError(problems.name, "the file is empty", "Write a header and rows.")
     names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
-    if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
+    if twice := sorted(filter(None, repeated(names))):
         what = f"duplicate columns in the header: {listed(twice)}"
         problems.add(f"{prefix}{number}", what, "Give columns different names.")
         problems.raise_if_any()

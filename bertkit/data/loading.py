@@ -117,7 +117,8 @@ def load(
         read = _read_tables(parts, spec, schema, rules, held_out, known_labels, complete)
         loaded = {split: _loaded(read.tables.pop(split), schema) for split in wanted if split in read.tables}
     every = list(chain.from_iterable(parts.values()))
-    findings = dict.fromkeys(finding for part in every for finding in part.findings)
+    reading = [] if schema.corpus else every  # a corpus keeps the findings of its parts
+    findings = dict.fromkeys(finding for part in reading for finding in part.findings)
     declared = [part.class_names.get(str(part.mapping.get(read.target or ""))) for part in every]
     marks = spec.columns.get(read.target or "", "")
     if not isinstance(marks, str):

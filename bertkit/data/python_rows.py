@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -27,7 +26,7 @@ from bertkit.data.table import Row
 from bertkit.data.values import is_missing
 from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
-from bertkit.text import Record, first_line, listed, short_repr
+from bertkit.text import Record, first_line, listed, repeated, short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -235,8 +234,7 @@ def _tables(data: Rows, split: str, names: Collection[str] | None = None) -> Ite
     arrays = {}
     fields = []
     columns = _columns(data, split)
-    counts = Counter(name for name, _ in columns)
-    if twice := [name for name, count in counts.items() if count > 1]:
+    if twice := repeated(name for name, _ in columns):
         raise DataError(split, f"several columns are called {listed(twice)}", "Give each its own name.")
     for name, values in columns:
         if names is not None and name not in names:

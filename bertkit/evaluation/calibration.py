@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import starmap
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.evaluation.intervals import Bools, Floats, Ints, blocks
+from bertkit.evaluation.intervals import Bools, Floats, Ints
 
 ByLabel = Mapping[str, float]
 Limits = ByLabel | float | None  # a threshold for each label, or one for all; None: not fixed
@@ -90,23 +90,15 @@ def reliability(confidence: ArrayLike, correct: ArrayLike) -> list[Bin]:
     return points
 
 
-def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike) -> float:
+def calibration_error(parts: Iterable[Sequence[ArrayLike]]) -> float:
     """Mean over decisions of |confidence - accuracy| of their bin (Guo et al. 2017, equation 3), in [0, 1].
 
-    The bins are of equal width; arguments as in `reliability`.
-    """
-    confidences = np.asarray(confidence, dtype=np.float64)
-    corrects = np.asarray(correct)
-    return calibration_error((confidences[part], corrects[part]) for part in blocks(len(confidences)))
-
-
-def calibration_error(parts: Iterable[Sequence[Any]]) -> float:
-    """`expected_calibration_error`, to its last digit, of decisions in parts: confidence and correctness of
-    each.
+    The bins are of equal width. Each part: confidence and correctness of some decisions, as in `reliability`.
     """
     gaps = np.zeros(BINS)
     count = 0
-    for confidence, correct in parts:
+    for part in parts:
+        confidence, correct = map(np.asarray, part)
         np.add.at(gaps, bin_of(confidence).ravel(), (confidence - correct).ravel())
         count += confidence.size
     return float(np.abs(gaps).sum() / count)

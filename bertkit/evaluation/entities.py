@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities
-from bertkit.evaluation.calibration import expected_calibration_error
+from bertkit.evaluation.calibration import calibration_error
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Values, ratio
 from bertkit.text import Json, Record
@@ -98,7 +98,7 @@ class GradedTags(Graded):
         pairs = self.tag_pairs
         decisions = self.decisions()
         errors = sum(count for (gold, predicted), count in pairs.items() if gold != predicted)
-        ece = expected_calibration_error(*decisions["after"]) if decisions else None
+        ece = calibration_error([decisions["after"]]) if decisions else None
         calibration = {
             "temperature": self.temperature,
             "decisions": pairs.total(),

@@ -25,7 +25,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.on_disk import column_values
 from bertkit.data.scripts import HANGUL, LATIN, UNSPACED, share
 from bertkit.evaluation import calibration
-from bertkit.evaluation.calibration import expected_calibration_error
+from bertkit.evaluation.calibration import calibration_error
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Scores, Values, ratio
 from bertkit.evaluation.metrics import exact_roc_auc
@@ -181,7 +181,7 @@ class GradedAnswers(Graded):
             **self.fitted,
             "decisions": len(right),
             "errors": right.count(0.0),
-            "ece": expected_calibration_error(*self.decisions()["after"]),
+            "ece": calibration_error([self.decisions()["after"]]),
         }
         return {"rule": self.rule.name, "calibration": calibrated}
 

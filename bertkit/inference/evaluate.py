@@ -34,27 +34,10 @@ from bertkit.validation import did_you_mean
 
 # keys of `data:` that decide which rows are held out
 HOLD_OUT = (
-    "validation",
-    "test",
-    "group_by",
-    "seed",
-    "splits",
-    "exclude",
-    "relabel",
-    "columns",
-    "labels",
-    "labels_separator",
-    "missing_labels",
-)
+    "validation test group_by seed splits exclude relabel columns labels labels_separator missing_labels"
+).split()
 # of `data:`; not for a file given in its place
-OF_SOURCE = (
-    "validation",
-    "test",
-    "limit",
-    "splits",
-    "exclude",
-    "relabel",
-)
+OF_SOURCE = "validation test limit splits exclude relabel fingerprint".split()
 
 # of a column; beyond, the rarest are scored as one, and numbers by quartile
 MOST_VALUES = 50
@@ -170,7 +153,7 @@ def rows_of_split(
     elif section is None:
         raise DataError(source, "has no data: it is not a run", "Pass labelled rows as `data`.")
     else:
-        spec = parse_data_spec({**section, "columns": dict(predictor.columns)}, overrides)
+        spec = parse_data_spec({"columns": dict(predictor.columns), **section}, overrides)
     task = predictor.task
     splits = None
     known_labels = None

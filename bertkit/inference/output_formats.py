@@ -46,12 +46,14 @@ def write_jsonl(file: IO[str], pairs: Pairs) -> None:
         file.write(json_line({**row, "answer": answer}) + "\n")
 
 
-def entity_cells(pairs: Pairs, start: int) -> Iterator[Sequence[Any]]:
-    """The names of the columns, then a row per entity. start: how many rows are before the first."""
+def entity_cells(pairs: Pairs, start: int, columns: Record) -> Iterator[Sequence[Any]]:
+    """The names of the columns, then a row per entity. start: how many rows are before the first. columns: as
+    for `given_cell`.
+    """
     yield ENTITY
     for number, (answer, row) in enumerate(pairs, start + 1):
         for entity in answer["entities"]:
-            values = {"row": number, "id": row.get("id"), **entity}
+            values = {"row": number, "id": given_cell(row, "id", columns), **entity}
             yield [values[name] for name in ENTITY]
 
 

@@ -156,7 +156,10 @@ def predict(
     delimiter, encoding = (
         written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     )
-    cells = entity_cells(pairs, start) if by_entity else _flat_rows(pairs, answered, predictor.cells)
+    if by_entity:
+        cells = entity_cells(pairs, start, predictor.columns)
+    else:
+        cells = _flat_rows(pairs, answered, predictor.cells)
     with written_aside(target, encoding) if target else nullcontext(sys.stdout) as out:
         if writer is not None:
             writer(out, pairs)

@@ -12,8 +12,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from bertkit.data.checks import SEPARATORS
+from bertkit.data.origin import Origin
 from bertkit.data.scripts import mostly_unspaced
-from bertkit.data.values import MARKS, is_blank
+from bertkit.data.values import MARKS, is_blank, marked
 from bertkit.data.word_spans import read_spans
 from bertkit.errors import UserError
 from bertkit.text import beginning, counted
@@ -208,7 +209,9 @@ def guess(table: Table, texts: Sequence[str], labels: Sequence[str], task: str |
             option = "text" if name in texts else "label"
             raise _unclear(f"no column {beginning(name, 60)}", table.values(), option)
     marks = [column for name, column in table.items() if column.is_mark and name not in texts]
-    usual = any(column.name.casefold() in NAMES["label"] for column in marks)
+    usual = _by_roles(table, ROLES["retrieval"], texts, None) or any(
+        column.name.casefold() in NAMES["label"] for column in marks
+    )
     if labels or usual:
         marks = [table[name] for name in labels]
     if others := [column for column in marks if not column.is_mark] if len(marks) > 1 else []:
@@ -245,12 +248,9 @@ def guess(table: Table, texts: Sequence[str], labels: Sequence[str], task: str |
 def _joined(marks: Sequence[Column]) -> Column:
     """Columns of 0 and 1 as one of lists of their names; None where one is blank."""
     names = [column.name for column in marks]
-    lists = list[list[str] | None]()
-    for row in zip(*(column.cells for column in marks), strict=True):
-        pairs = zip(names, row, strict=True)
-        full = not any(map(is_blank, row))
-        lists.append([name for name, cell in pairs if MARKS[str(cell).strip().casefold()]] if full else None)
-    return Column(", ".join(names), lists, names)
+    rows = zip(*(column.cells for column in marks), strict=True)
+    cells = [dict(zip(names, row, strict=True)) for row in rows]
+    return Column(", ".join(names), marked(cells, names, Origin([])), names)
 
 
 def _by_roles(
@@ -262,8 +262,10 @@ def _by_roles(
     stated = {**dict(zip(roles, texts, strict=False)), **({[*roles][-1]: label} if label else {})}
     for canonical, usual in roles.items():
         names = [by_name[name] for name in usual.split() if name in by_name]
-        column = table.get(stated.get(canonical) or [*names, ""][0])
-        if not column or column in columns.values() or (canonical in NO_TEXTS and column.words):
+        column = table.get(stated.get(canonical) or [*names, " "][0])  # a name no column has
+        if not column or column in columns.values():
+            return {}
+        if canonical in NO_TEXTS if column.words else canonical == "positive":
             return {}
         columns[canonical] = column
     return columns

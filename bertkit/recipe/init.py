@@ -21,7 +21,7 @@ from bertkit.data.tagging import without_prefixes
 from bertkit.errors import UserError
 from bertkit.files import read_json
 from bertkit.recipe import shipped_recipes
-from bertkit.recipe.guess import Column, Guess, guess, length
+from bertkit.recipe.guess import NAMES, Column, Guess, guess, length
 from bertkit.recipe.recipe import Recipe, parse_data_spec, parse_layout
 from bertkit.recipe.yaml import parse, written
 from bertkit.sections import MEMORY, DataSpec
@@ -168,6 +168,7 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
     table = dict[str, Column]()
     for name in dict.fromkeys(chain.from_iterable(rows)):
         table[name] = Column(name, [row.get(name) for row in rows])
+    headed &= {*chain.from_iterable(NAMES.values())}.isdisjoint(map(str.casefold, table))
     if headed and any(column.is_class and column.cells.count(column.name) > 1 for column in table.values()):
         needs["header"] = names_of(table)
         pairs = zip(needs["header"], table.values(), strict=True)

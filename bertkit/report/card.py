@@ -31,16 +31,7 @@ YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOT
 FRONT = re.compile(r"\A\s*---\n.*?^---$", re.MULTILINE | re.DOTALL)
 LEADERBOARD = ".eval_results/bertkit.yaml"  # beside the card
 PLACEHOLDER = "PATH_OR_HUB_ID"  # stands for the model in `Usage`
-FIRST = [
-    "library_name",
-    "pipeline_tag",
-    "license",
-    "language",
-    "base_model",
-    "base_model_relation",
-    "datasets",
-    "tags",
-]
+FIRST = "library_name pipeline_tag license language base_model base_model_relation datasets tags".split()
 
 
 def write_card(run: Run, repo_id: str | None = None) -> Path:

@@ -144,7 +144,7 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
     least = 1.0
     sizes = set[int]()
     for name, pair in decisions.items():
-        error = calibration.expected_calibration_error(*pair)
+        error = calibration.calibration_error([pair])
         points = calibration.reliability(*pair)
         bins: Any = calibration.Bin._make(map(np.array, zip(*points, strict=True)))
         errors.append(f"{name} calibration the expected calibration error is {error:.3f}")

@@ -25,7 +25,15 @@ from bertkit.report.score_tables import (
     overall_metrics,
     selection,
 )
-from bertkit.report.verdict import MIN_ROWS, Baseline, Verdict, best_baseline, score_findings, verdict
+from bertkit.report.verdict import (
+    MIN_ROWS,
+    Baseline,
+    Verdict,
+    baseline_scores,
+    best_baseline,
+    score_findings,
+    verdict,
+)
 from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
 from bertkit.text import Json, Lines, Record, counted
@@ -271,15 +279,8 @@ def overview(facts: Facts) -> Picture | None:
     range.
     """
     name = facts.headline
-    others = _baselines(facts, facts.split)
+    others = baseline_scores(facts.results, facts.split, facts.headline)
     return pictures.scores(name, facts.results["splits"], others, (facts.results["expected"] or {}).get(name))
-
-
-def _baselines(facts: Facts, split: str) -> dict[str, float]:
-    """The headline of the baselines on a split, where it is defined."""
-    baselines = facts.results["baselines"].get(split, {})
-    scores = {name: metrics.get(facts.headline) for name, metrics in baselines.items()}
-    return {name: score for name, score in scores.items() if score is not None}
 
 
 def reliability(facts: Facts) -> Picture | None:
@@ -299,7 +300,7 @@ def training(facts: Facts) -> list[Picture]:
     best = {f"seed {seed['seed']}": seed["best_step"] for seed in seeds if seed["best_step"]}
     others = [key for event in facts.log for key in event if facts.schema.corpus and key.startswith("eval_")]
     drawn = []
-    baselines = _baselines(facts, "validation")
+    baselines = baseline_scores(facts.results, "validation", facts.headline)
     for name in dict.fromkeys(("loss", headline, *others)):
         lines = {f"seed {seed['seed']}": points_of(facts, name, seed["seed"]) for seed in seeds}
         of_headline = (best, baselines) if name == headline else ()

@@ -58,14 +58,20 @@ def reported_split(results: Record) -> str:
     return next((name for name in ("test", "validation") if name in splits), next(iter(splits)))
 
 
+def baseline_scores(results: Record, split: str, metric: str) -> dict[str, float]:
+    """The scores of the baselines on a split, where they are defined."""
+    scores = {name: metrics.get(metric) for name, metrics in results["baselines"].get(split, {}).items()}
+    return {name: score for name, score in scores.items() if score is not None}
+
+
 def best_baseline(results: Record, split: str, metric: str | None = None) -> Baseline | None:
     """The baseline with the highest score on a split, by default of the selection metric; of equal ones the
     first.
     """
-    metric = metric or results["headline"]
-    scores = {name: metrics.get(metric) for name, metrics in results["baselines"].get(split, {}).items()}
-    defined = ((name, score) for name, score in scores.items() if score is not None and name != TEACHER)
-    baselines = (Baseline(name, BASELINES.get(name, name), score) for name, score in defined)
+    scores = baseline_scores(results, split, metric or results["headline"]).items()
+    baselines = (
+        Baseline(name, BASELINES.get(name, name), score) for name, score in scores if name != TEACHER
+    )
     return max(baselines, key=lambda baseline: baseline.score, default=None)
 
 

@@ -18,6 +18,7 @@ from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
 from bertkit.tasks.base import OptionValues
+from bertkit.text import repeated
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -53,11 +54,6 @@ def flat_labels(rows: Dataset, column: str) -> Iterator[str]:
     """The labels of all rows, one after the other; `labels` holds several per row."""
     values = column_values(rows, column)
     return iter(values) if column == "label" else chain.from_iterable(values)
-
-
-def repeated(names: Sequence[str]) -> list[str]:
-    """The names that occur more than once, each once."""
-    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def output_names(config: PretrainedConfig) -> list[str]:

@@ -17,7 +17,8 @@ from bertkit.data.schema import Answer
 from bertkit.errors import DataError, ModelError
 from bertkit.models.heads.tagger import Tagged, expand_groups, expand_to_words
 from bertkit.tasks.base import OptionValues
-from bertkit.tasks.class_labels import output_names, repeated, settle_weights
+from bertkit.tasks.class_labels import output_names, settle_weights
+from bertkit.text import repeated
 
 if TYPE_CHECKING:
     from datasets import Dataset

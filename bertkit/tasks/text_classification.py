@@ -167,7 +167,10 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         if options.kind is None:
             return schema
         target = TARGETS[options.kind]
-        column = schema.columns[target]._replace(verbatim=options.kind == "single-label")
+        values = options.labels if isinstance(options.labels, dict) else ()
+        whole = bool(values) and all(value.removeprefix("-").isdecimal() for value in values)
+        verbatim = options.kind == "single-label" and not whole  # 1.0 is read as 1 where 1 was learned
+        column = schema.columns[target]._replace(verbatim=verbatim)
         return replace(schema, targets=(target,), columns={**schema.columns, target: column})
 
     @classmethod
