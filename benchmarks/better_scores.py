@@ -5,14 +5,14 @@ Of each variant and seed: the headline metric on validation times 100, of the be
 
 recipe           the recipe itself
 longer           1.5 times its epochs, which take bertkit about as long as the recipe takes stock Trainer
-layers           each layer learns 0.9 times as fast as what follows it, the embeddings too (Howard & Ruder
-2018) layers-0.8       0.8 times
+layers           each layer learns 0.9 times as fast as what follows it, the embeddings too
+                 (Howard & Ruder 2018)
+layers-0.8       0.8 times
 dropout          0.3 before the head in place of what the encoder's config says
 no-dropout       none there
 no-warm-up       the learning rate is highest at the first step, not after a tenth of them
-r-drop           two forward passes with dropout, and the distance of their outputs in the loss (Liang et al.
-2021),
-                 with half of the epochs, as each takes twice as long
+r-drop           two forward passes with dropout, and the distance of their outputs in the loss
+                 (Liang et al. 2021), with half of the epochs, as each takes twice as long
 stock            stock Trainer with the recipe's learning rate, schedule, batches and epochs, grouped by
 length
 
