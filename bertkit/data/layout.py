@@ -14,7 +14,7 @@ from bertkit.data.delimited import DELIMITERS
 from bertkit.data.reader import opened
 from bertkit.data.readers import reader_of
 from bertkit.sections import DataSpec
-from bertkit.text import Json
+from bertkit.text import Json, repeated
 
 BEGINNING = 4_000_000  # bytes
 LINES = 200  # whose fields are counted
@@ -39,9 +39,9 @@ def layout_of(path: Path, spec: DataSpec) -> Json:
         layout["delimiter"] = delimiter
         with suppress(csv.Error, ValueError):
             first, *records = csv.reader(lines, delimiter=spec.delimiter or delimiter)
-            repeated = {name for name in first if name and first.count(name) > 1}
-            sentences = [name for name in repeated if name.count(" ") > 1]
-            if sentences or repeated.intersection(chain.from_iterable(records)):
+            twice = {*filter(None, repeated(first))}
+            sentences = [name for name in twice if name.count(" ") > 1]
+            if sentences or twice.intersection(chain.from_iterable(records)):
                 layout["header"] = names_of(first)
     stated = spec.model_fields_set
     return {key: layout[key] for key in layout if key not in stated and layout[key] not in ("utf-8", usual)}

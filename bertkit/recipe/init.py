@@ -168,6 +168,7 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
     table = dict[str, Column]()
     for name in dict.fromkeys(chain.from_iterable(rows)):
         table[name] = Column(name, [row.get(name) for row in rows])
+    # a usual name of a column is not taken for a value
     headed &= {*chain.from_iterable(NAMES.values())}.isdisjoint(map(str.casefold, table))
     if headed and any(column.is_class and column.cells.count(column.name) > 1 for column in table.values()):
         needs["header"] = names_of(table)
