@@ -142,7 +142,7 @@ class DataSpec(Section):
     limit: Count | dict[Split, Count] | None = None
     """Maximum number of rows per split, sampled by label with `seed`, for quick runs."""
     exclude: Text | Texts | None = None
-    """Lists (jsonl, csv, tsv, xlsx) of rows to leave out, by `location` or `id`."""
+    """Lists (jsonl, csv) of rows to leave out, by `location` or `id`."""
     relabel: Text | Texts | None = None
     """Lists of rows whose target is replaced by the one in the list."""
     labels: Literal["casefold"] | None = None

@@ -97,14 +97,14 @@ KINDS = {"DET": "the a it one two", "NOUN": "cat dog mat s", "ADJ": "good bad aw
 KIND_OF = {word: kind for kind, words in KINDS.items() for word in words.split()}
 # with one that looks like an entity
 WORD_LABELS = [[KIND_OF.get(word, "B-X") for word in words] for words in TOKENS]
-QUESTIONS = [f"the {word} ?" for word in ("one", "two", "one", "two", "one", "two", "one", "two")]
+QUESTIONS = [f"the {word} ?" for word in ["one", "two"] * 4]
 WORDS = ("good", "bad", "fine", "red", "blue", "green", "very good", "awful")
 CONTEXTS = [f"{'the cat sat . ' * (i % 2)}it was {word} and the mat sat on" for i, word in enumerate(WORDS)]
 ANSWERS = [{"text": [w], "answer_start": [c.index(w)]} for c, w in zip(CONTEXTS, WORDS, strict=True)]
 LONG = [text + " and the mat was red , the dog sat up" * 3 for text in TEXTS]
 EVEN = [
     f"the {a} {b} {c}"
-    for a, b, c in zip(["cat", "dog"] * 4, ["was", "sat", "ran", "is"] * 2, WORDS, strict=True)
+    for a, b, c in zip(["cat", "dog"] * 4, "was sat ran is".split() * 2, WORDS, strict=True)
 ]
 GRADES = [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 4.5, 5.0]
 PAIRS = {"text_a": TEXTS, "text_b": [f"{text} and down" for text in TEXTS[3:] + TEXTS[:3]]}

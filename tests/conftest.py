@@ -128,7 +128,7 @@ def _pictures_of_reports_only(request):
         file.write("<svg></svg>")
 
     with pytest.MonkeyPatch.context() as patch:
-        if request.module.__name__ not in ("test_report", "test_sweep", "test_explain", "test_browser"):
+        if request.module.__name__ not in "test_report test_sweep test_explain test_browser".split():
             patch.setattr(Figure, "savefig", empty)
         yield
 

@@ -37,7 +37,7 @@ from bertkit.tasks import OURS
 from bertkit.training.seed import save
 from bertkit.training.train import train
 
-NAMES = ("single-label", "ner-crf-windows-bioes", "qa-windows-or-none", "similarity-in-batch", "retrieval")
+NAMES = "single-label ner-crf-windows-bioes qa-windows-or-none similarity-in-batch retrieval".split()
 EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row that may have no features
 
 
@@ -187,7 +187,7 @@ def taught(folder, room, out):
         what = f"teacher before, {count}"
 
         def run(rank, count=count, what=what):
-            os.environ["BERTKIT_CACHE"] = str(out / what / "cache")
+            os.environ["BERTKIT_CACHE"] = f"{out}/{what}/cache"
             size = f"training.per_device_train_batch_size={8 // count}"
             recipe = small.recipe(room / f"{what} {rank}", folder, teacher, size, "training.bf16=false")
             logging.basicConfig(level=logging.INFO)

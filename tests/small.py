@@ -24,7 +24,7 @@ from bertkit.tasks import get_task
 from bertkit.training.train import train
 
 ROOT = Path(__file__).resolve().parent.parent  # of the checkout
-WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
+WORDS = "cat dog mat one two three four five".split()
 SIZES = {"train": 16, "validation": 10, "test": 7}
 WRONG = (18, 21, 27)  # rows of validation and test with a wrong label, so that no score is perfect
 # The name in the installed transformers: gradient_checkpointing before 5.23.

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import small
+from small import raises, said, write_rows
 
 import bertkit
 from bertkit import tasks
@@ -76,7 +76,7 @@ def test_what_the_command_line_does_python_does_by_the_same_names(command):
 
 
 def test_it_returns_what_the_command_line_prints(learned, tmp_path, capsys):
-    file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "the dog was bad", "label": "bad"}])
+    file = write_rows(tmp_path / "rows.jsonl", [{"text": "the dog was bad", "label": "bad"}])
     recipe = learned.folder / "recipe.yaml"
     made = {
         ("check", recipe): "\n".join(bertkit.check(recipe).lines()),
@@ -91,7 +91,7 @@ def test_it_returns_what_the_command_line_prints(learned, tmp_path, capsys):
     assert capsys.readouterr().out == ""
     made["predict", learned.folder, "--input", file] = (tmp_path / "out.jsonl").read_text().rstrip()
     for words, told in made.items():
-        assert small.said(capsys, *words).rstrip() == told
+        assert said(capsys, *words).rstrip() == told
 
 
 def test_a_run_has_the_metrics_of_a_split(learned, tmp_path):
@@ -100,8 +100,8 @@ def test_a_run_has_the_metrics_of_a_split(learned, tmp_path):
         == learned.metrics("validation")
         == learned.results["splits"]["validation"]["metrics"]
     )
-    small.raises(bertkit.ModelError, "no scores on dev, only on: validation", learned.metrics, "dev")
-    small.raises(bertkit.ModelError, "no results.json", bertkit.Run(tmp_path).metrics)
+    raises(bertkit.ModelError, "no scores on dev, only on: validation", learned.metrics, "dev")
+    raises(bertkit.ModelError, "no results.json", bertkit.Run(tmp_path).metrics)
 
 
 def code_of(file):
@@ -227,14 +227,8 @@ def test_the_library_names_its_arguments_and_no_options_of_the_command_line():
     """Not in an error, nor in a log. Options are named by what calls another program, or prints lines for a
     shell.
     """
-    shells = (
-        "audits/audit.py",
-        "files.py",
-        "training/verify.py",
-        "report/score_tables.py",
-        "report/usage.py",
-        "inference/display.py",
-    )
+    shells = """audits/audit.py files.py training/verify.py report/score_tables.py report/usage.py
+    inference/display.py""".split()
     others = ("--force-reinstall", "--nproc-per-node", "--s")  # of pip and torchrun; a line and its markers
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()

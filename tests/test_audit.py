@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import small
 from numpy.random import default_rng
+from small import copy_of, raises, read_csv, read_data, read_rows, refused, write_recipe, write_rows
 from test_report import EVIL, well_formed
 
 import bertkit
@@ -210,7 +211,7 @@ def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence():
         assert (row["given"], row["suggested"], row["tags"]) == (given, suggested, found.split())
         assert row["location"] == "train.csv:7"
         assert row["probability"] == pytest.approx(0.9 if suggested == "(none)" else 0.8)
-        assert set(row) == {"location", "tokens", "tags", "given", "suggested", "probability"}
+        assert set(row) == set("location tokens tags given suggested probability".split())
 
 
 def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not_judged():
@@ -314,12 +315,12 @@ CORRECTED = {
 @pytest.mark.parametrize("target", CORRECTED)
 def test_the_list_corrects_the_rows_that_it_was_made_from(target, tmp_path):
     task, given, answers, expected = CORRECTED[target]
-    file = small.write_rows(tmp_path / "train.jsonl", given)
+    file = write_rows(tmp_path / "train.jsonl", given)
     kind = get_task(task["name"])
     options = kind.Options.model_validate(task)
 
     def read(**data):
-        return small.read_data(DataSpec(source={"train": str(file)}, **data), kind, options)
+        return read_data(DataSpec(source={"train": str(file)}, **data), kind, options)
 
     before = read()
     places = [before.origins["train"].public(row) for row in range(len(given))]
@@ -332,7 +333,7 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target, tmp_path):
     write_lists(part, tmp_path)
     column = "tags" if target == "spans" else target
     for name in ("labels.jsonl", "labels.csv"):
-        after = read(relabel=str(tmp_path / name)).rows["train"]
+        after = read(relabel=f"{tmp_path}/{name}").rows["train"]
         changed = after[column][0]
         assert abs(changed - expected) < 2 if target == "score" else changed == expected
         assert changed == part.rows[0][column]
@@ -343,21 +344,21 @@ TEXTS = ["=1+1", "'=1+1", "''@me", "'tis", "'", "+49 30", "-5 %", "\ta tab", "\r
 
 
 def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_path):
-    labels = ["-1", "'-1", "=x", "'x'"]
+    labels = "-1 '-1 =x 'x'".split()
     rows = [{"text": text, "label": labels[n % 4], "score": -0.5} for n, text in enumerate(TEXTS)]
-    file = small.write_rows(tmp_path / "train.jsonl", rows)
+    file = write_rows(tmp_path / "train.jsonl", rows)
     kind = get_task("text-classification")
     new = [{"location": f"train.jsonl:{n}", **row, "label": labels[n % 4]} for n, row in enumerate(rows, 1)]
     write_lists(Section("labels", "", "", [{**row, "=cmd": "x"} for row in new]), tmp_path)
     with (tmp_path / "labels.csv").open(encoding="utf-8-sig", newline="") as opened:
         header, *cells = list(csv.reader(opened))
-    assert header == ["location", "text", "label", "score", "'=cmd"]
+    assert header == "location text label score '=cmd".split()
     assert not [cell for line in cells for cell in (line[1], line[2]) if cell[:1] in "=+-@\t\r"]
     assert cells[0][3] == "-0.5"  # a number is none
     options = kind.Options(name=kind.name, kind="single-label")
     for name in ("labels.jsonl", "labels.csv"):
-        spec = DataSpec(source={"train": str(file)}, relabel=str(tmp_path / name))
-        assert small.read_data(spec, kind, options).rows["train"]["label"] == [row["label"] for row in new]
+        spec = DataSpec(source={"train": str(file)}, relabel=f"{tmp_path}/{name}")
+        assert read_data(spec, kind, options).rows["train"]["label"] == [row["label"] for row in new]
 
 
 def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones():
@@ -393,12 +394,12 @@ def run_with_answers(folder, encoder):
     """A run's recipe, data and out-of-fold answers: its models are sure of the true label of each row but
     one.
     """
-    small.write_recipe(folder, encoder, splits=("train",))
-    rows = small.read_rows(folder / "train.jsonl")
+    write_recipe(folder, encoder, splits=("train",))
+    rows = read_rows(folder / "train.jsonl")
     for index in (4, 9):
         rows[index]["label"] = "good" if rows[index]["label"] == "bad" else "bad"
     rows[9]["text"] = EVIL
-    small.write_rows(folder / "train.jsonl", rows)
+    write_rows(folder / "train.jsonl", rows)
     lines = []
     for index, row in enumerate(rows):
         true = ("good", "bad")[index % 2]
@@ -407,7 +408,7 @@ def run_with_answers(folder, encoder):
         answer = {"label": true, "score": score, "scores": scores}
         lines.append({**row, "location": f"train.jsonl:{index + 1}", "fold": 1 + index % 2, "answer": answer})
     run = folder / "run"
-    small.write_rows(run / "predictions/train-oof.jsonl", lines)
+    write_rows(run / "predictions/train-oof.jsonl", lines)
     (run / "recipe.yaml").write_text(to_yaml(load_recipe(folder / "small.yaml", ["folds=2"])))
     return run
 
@@ -417,13 +418,13 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
     told = small.said(capsys, "audit", run, "--output-dir", tmp_path / "a b")
     assert told.startswith("2 of 16 rows (12.5%) are likely to have a wrong label.\n")
     assert told.endswith(f"\n\nall parts: {tmp_path}/a b/audit.html\n")
-    rows = small.read_rows(tmp_path / "a b/labels.jsonl")
+    rows = read_rows(tmp_path / "a b/labels.jsonl")
     assert [(row["location"], row["given"], row["label"]) for row in rows] == [
         ("train.jsonl:10", "good", "bad"),
         ("train.jsonl:5", "bad", "good"),
     ]
     assert rows[0]["probability"] == 0.94
-    table = small.read_csv(tmp_path / "a b/labels.csv")
+    table = read_csv(tmp_path / "a b/labels.csv")
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
     text = (tmp_path / "a b/audit.html").read_text()
     assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in text
@@ -445,13 +446,13 @@ LOOKED = "Audited rows: 16 of train, 10 of validation, 7 of test."
 
 
 def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(learned, tmp_path):
-    run = small.copy_of(learned, tmp_path / "run")
-    rows = small.read_rows(learned.folder.parent / "train.jsonl")
+    run = copy_of(learned, tmp_path / "run")
+    rows = read_rows(learned.folder.parent / "train.jsonl")
     predictor = load(run.folder)
     answers = [
         {**row, "location": f"train.jsonl:{n}", "answer": predictor(row)} for n, row in enumerate(rows, 1)
     ]
-    small.write_rows(run.predictions("train-oof"), answers)
+    write_rows(run.predictions("train-oof"), answers)
     audit = bertkit.audit(run.folder, tmp_path / "audit")
     assert {*audit.frame()["location"]} == WRONG
     assert set(zip(audit.frame()["split"], audit.frame()["label"], strict=True)) == {
@@ -471,9 +472,9 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(
     kind, tiny_encoder, tmp_path, capsys
 ):
     """And the page trains the recipe that was named, not the one that judges."""
-    file = small.write_recipe(tmp_path, tiny_encoder)
+    file = write_recipe(tmp_path, tiny_encoder)
     folder = tmp_path / "audit"
-    judge = ["folds=2", "task.method=head", "~training", "data.limit=16"]
+    judge = "folds=2 task.method=head ~training data.limit=16".split()
     if kind == "tags":
         file = Path("ner-quickstart")
         judge = [f"model.name={tiny_encoder}", "model.max_length=32", "folds=2"]
@@ -489,10 +490,8 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(
     assert {*audit.frame()["location"]} >= WRONG
     corrected = small.recipe(tmp_path, tiny_encoder, f"data.relabel={folder}/labels.jsonl")
     for split, index in (("validation", 2), ("validation", 5), ("test", 1)):
-        before = small.read_rows(tmp_path / f"{split}.jsonl")[index]["label"]
-        after = small.read_data(corrected.data, get_task(corrected.task.name), corrected.task).rows[split][
-            index
-        ]
+        before = read_rows(tmp_path / f"{split}.jsonl")[index]["label"]
+        after = read_data(corrected.data, get_task(corrected.task.name), corrected.task).rows[split][index]
         assert {before, after["label"]} == {"good", "bad"}
 
 
@@ -519,14 +518,14 @@ def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, m
     bertkit.audit(run, tmp_path / "as it is")
     assert not trained
     bertkit.audit(run, tmp_path / "changed", folds=3)
-    assert main(["audit", str(run), "folds=4", "--output-dir", str(tmp_path / "by command")]) == 0
+    assert main(["audit", str(run), "folds=4", "--output-dir", f"{tmp_path}/by command"]) == 0
     assert trained == [(3, tmp_path / "changed"), (4, tmp_path / "by command")]
 
     def near_duplicates(*_):
         return {}["bug"]
 
     monkeypatch.setattr(program, "near_duplicates", near_duplicates)  # a bug is not told as damage
-    small.raises(KeyError, "bug", bertkit.audit, run, tmp_path / "audit")
+    raises(KeyError, "bug", bertkit.audit, run, tmp_path / "audit")
 
 
 def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder, tmp_path, capsys):
@@ -536,9 +535,9 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     new = tmp_path / "new"
 
     def said(*words, into=new):
-        return small.refused(capsys, "audit", *words, "--output-dir", into)
+        return refused(capsys, "audit", *words, "--output-dir", into)
 
-    small.write_rows(other / "notes.jsonl", [])
+    write_rows(other / "notes.jsonl", [])
     bertkit.audit(run, audited)
     recipe = tmp_path / "small.yaml"
     assert "is neither empty nor an audit" in said(run, into=other)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import small
 from numpy.random import default_rng
+from small import raises, read_rows, refused, said, write_recipe, write_rows
 
 import bertkit
 from bertkit.audits import duplicates as module
@@ -167,7 +168,7 @@ def evidence(folder, encoder, kind="single-label"):
     recipe = small.recipe(folder, encoder, kind=kind)
     rows = []
     names = ("good", "bad", *["long"] * (kind == "multi-label"))
-    for number, row in enumerate(small.read_rows(folder / "train.jsonl")):
+    for number, row in enumerate(read_rows(folder / "train.jsonl")):
         p = 0.9 if number not in (2, 5) else 0.2
         own = row.get("labels", [row.get("label")])
         scores = {name: p if name in own else 1 - p for name in names}
@@ -178,10 +179,10 @@ def evidence(folder, encoder, kind="single-label"):
 def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval_share(
     tiny_encoder, tmp_path
 ):
-    small.write_recipe(tmp_path, tiny_encoder)
+    write_recipe(tmp_path, tiny_encoder)
     recipe, rows = evidence(tmp_path, tiny_encoder)
-    test = small.read_rows(tmp_path / "test.jsonl")
-    small.write_rows(tmp_path / "test.jsonl", [*test, {**rows[3], "label": "good"}])
+    test = read_rows(tmp_path / "test.jsonl")
+    write_rows(tmp_path / "test.jsonl", [*test, {**rows[3], "label": "good"}])
     near = near_duplicates(recipe, rows, unit_vectors(recipe.model))
     first = [(row["location"], row["target"]) for row in near.rows if row["problem"] == PROBLEMS[0]]
     assert {("train.jsonl:4", "bad"), ("test.jsonl:8", "good")} <= set(first)
@@ -197,7 +198,7 @@ def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval
 
 
 def test_texts_of_unknown_tokens_are_compared_as_they_are_written(tiny_encoder, tmp_path):
-    small.write_recipe(tmp_path, tiny_encoder)
+    write_recipe(tmp_path, tiny_encoder)
     recipe, rows = evidence(tmp_path, tiny_encoder)
     others = ["ខ្ញុំស្រឡាញ់ភាពយន្ត", "ឡានរបស់គាត់ខូច.", "ផ្ទះបាយមានក្លិនឈ្ងុយ", "ផ្ទះបាយមានក្លិនឈ្ងុយ "]
     rows += [
@@ -234,6 +235,7 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
 
     def answer(*probabilities):
         words = [{"word": f"w{n}", "scores": {"O": p, "X": 1 - p}} for n, p in enumerate(probabilities)]
+        words.append({"word": "\ufffd", "scores": {}})
         return {"words": words, "entities": [{"text": "w0", "label": "X"}]}
 
     answers = [answer(0.5, 1.0, 1.0), answer(0.9, 0.1), answer(), answer(0.3)]
@@ -253,7 +255,7 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder, tmp_
     recipe, labelled = evidence(tmp_path, tiny_encoder, kind)
     recipe = recipe.with_(columns={"text": "body"})
     rows = [{"body": small.text(number, 0), "nr": number} for number in range(8)]
-    file = small.write_rows(tmp_path / "new.jsonl", rows)
+    file = write_rows(tmp_path / "new.jsonl", rows)
     part = next_part(
         recipe, labelled, read_unlabelled(recipe, file, 3, None), unit_vectors(recipe.model), None
     )
@@ -265,8 +267,8 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder, tmp_
         assert 0.5 <= row["probability"] <= 1
         assert "%" in row["reason"]
     assert len({row["nr"] for row in part.rows}) == 3
-    bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x", "reason": 1}])
-    small.raises(
+    bad = write_rows(tmp_path / "bad.jsonl", [{"body": "x", "reason": 1}])
+    raises(
         DataError,
         r"bad\.jsonl: the rows have a column `reason` already",
         read_unlabelled,
@@ -275,7 +277,7 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder, tmp_
         3,
         None,
     )
-    small.raises(UserError, "next: must be at least 1, found 0", read_unlabelled, recipe, file, 0, None)
+    raises(UserError, "next: must be at least 1, found 0", read_unlabelled, recipe, file, 0, None)
 
 
 def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
@@ -285,7 +287,7 @@ def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
     assert part.rows == ()
     assert "regression predictions have no probabilities" in part.summary
     words = load_recipe("ner-quickstart")
-    small.raises(
+    raises(
         RecipeError,
         "token-classification is not supported without a trained model",
         read_unlabelled,
@@ -300,35 +302,35 @@ def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
 
 
 def test_the_command_chooses_rows(tiny_encoder, tmp_path, capsys):
-    file = small.write_recipe(tmp_path, tiny_encoder)
-    new = small.write_rows(tmp_path / "new.jsonl", [{"text": small.text(n, 0), "nr": n} for n in range(30)])
-    more = small.write_rows(tmp_path / "more.jsonl", small.rows("single-label", 24))
+    file = write_recipe(tmp_path, tiny_encoder)
+    new = write_rows(tmp_path / "new.jsonl", [{"text": small.text(n, 0), "nr": n} for n in range(30)])
+    more = write_rows(tmp_path / "more.jsonl", small.rows("single-label", 24))
     words = ("audit", file, f"data.source.train={more}", "folds=2", "--output-dir", tmp_path / "audit")
-    told = small.said(capsys, *words, "--unlabelled", new, "--next", 4)
+    told = said(capsys, *words, "--unlabelled", new, "--next", 4)
     assert "4 of 30 rows (13.3%) are to be labelled next, from new.jsonl." in told
-    found = small.read_rows(tmp_path / "audit/next.jsonl")
+    found = read_rows(tmp_path / "audit/next.jsonl")
     assert [row["location"] for row in found] == [f"new.jsonl:{row['nr'] + 1}" for row in found]
     assert (tmp_path / "audit/next.csv").is_file()
     page = (tmp_path / "audit/audit.html").read_text()
     assert all(f'id="{part}"' in page for part in ("duplicates", "next"))
     answers = (tmp_path / "audit/predictions/train-oof.jsonl").read_bytes()
     (tmp_path / "audit/audit.html").unlink()
-    small.said(capsys, *words)  # it continues where it was stopped
+    said(capsys, *words)  # it continues where it was stopped
     assert (tmp_path / "audit/audit.html").is_file()
     assert (tmp_path / "audit/predictions/train-oof.jsonl").read_bytes() == answers
-    bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x"}])
+    bad = write_rows(tmp_path / "bad.jsonl", [{"body": "x"}])
     other = ("audit", file, "--output-dir", tmp_path / "other", "--unlabelled", bad)
-    assert "text" in small.refused(capsys, *other)
+    assert "text" in refused(capsys, *other)
     assert not (tmp_path / "other").exists()  # before anything is trained
 
 
 def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, "folds=2", "training.num_train_epochs=1")
-    new = small.write_rows(tmp_path / "new.jsonl", [{"text": f"the {word} was good"} for word in small.WORDS])
+    new = write_rows(tmp_path / "new.jsonl", [{"text": f"the {word} was good"} for word in small.WORDS])
     done = bertkit.audit(run.folder, tmp_path / "audit", unlabelled=new, next=2)
-    texts = [row["text"] for row in small.read_rows(new)]
+    texts = [row["text"] for row in read_rows(new)]
     answers = dict(zip(texts, bertkit.load(run.folder)(texts), strict=True))
-    for row in small.read_rows(tmp_path / "audit/next.jsonl"):
+    for row in read_rows(tmp_path / "audit/next.jsonl"):
         answer = answers[row["text"]]
         score = pytest.approx(answer["score"], abs=2e-4)  # it has four decimals
         assert (row["answer"], row["probability"]) == (answer["label"], score)

@@ -57,6 +57,10 @@ def test_splits_come_in_order_ids_may_be_whole_numbers_and_titles_may_be_missing
     beir = read_beir(folder(tmp_path, test=TEST, dev=f"{HEADER}q2\td1\t1\n", train=f"{HEADER}q2\td2\t1\n"))
     assert list(beir.qrels) == ["train", "validation", "test"]
     assert beir.qrels["validation"] == {"q2": {"d1": 1}}
+    source = str(folder(tmp_path / "named", dev=TEST, dev2=f"{HEADER}q2\td1\t1\n"))
+    spec = DataSpec(source=source, splits={"validation": "dev2"})
+    [(_, [part])] = open_source(spec, None, ()).items()
+    assert [(row["query_id"], row["grade"]) for _, row in part.rows if row["query_id"]] == [("q2", 1)]
     corpus = [{"_id": 7, "text": "x"}, {"_id": 8, "title": None, "text": "y"}]
     beir = read_beir(
         folder(tmp_path / "numbers", corpus, [{"_id": 1, "text": "q"}], test=f"{HEADER}1\t7\t1\n")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import small
 import torch
 import transformers
+from small import problems_of, raises, recompute_activations
 from torch.testing import assert_close
 
 from bertkit.errors import ModelError
@@ -88,7 +88,7 @@ def compute_twice(model, texts, layers):
     model.train()(**texts).loss.backward()
     wanted = gradients(model)
     model.zero_grad()
-    small.recompute_activations(model)
+    recompute_activations(model)
     calls = []
     for layer in layers:
         layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
@@ -167,13 +167,13 @@ WRONG = [
 
 @pytest.mark.parametrize(("given", "padding", "said"), WRONG, ids=[said for *_, said in WRONG])
 def test_what_is_wrong_with_a_config_is_said(given, padding, said):
-    small.raises(ModelError, said, bert.config, given, vocab_size=VOCAB, pad_token_id=padding)
+    raises(ModelError, said, bert.config, given, vocab_size=VOCAB, pad_token_id=padding)
 
 
 def test_what_is_wrong_with_a_config_is_said_at_once():
     found = {
         problem.where.removeprefix("model.config."): str(problem)
-        for problem in small.problems_of(
+        for problem in problems_of(
             ModelError, bert.config, {name: value for name, (value, _) in FIELDS.items()}, vocab_size=VOCAB
         )
     }
@@ -262,7 +262,7 @@ def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refus
         made = model(**texts, output_attentions=asked).prediction_logits
         assert torch.isfinite(made).all()
         assert_close(made[[0, 2, 3, 4]], wanted[[0, 2, 3, 4]], **CLOSE)
-    small.raises(
+    raises(
         ModelError, "21 tokens, but the model has 20 positions", ours(), torch.ones(1, 21, dtype=torch.long)
     )
 
@@ -376,7 +376,7 @@ def test_load_gives_back_what_was_saved(options, tmp_path):
 
 
 def test_a_folder_that_would_be_computed_wrongly_is_refused(tmp_path):
-    small.raises(ModelError, "no such file", bert.load, tmp_path)
+    raises(ModelError, "no such file", bert.load, tmp_path)
     ours().save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     config = read_json(file)
@@ -388,8 +388,8 @@ def test_a_folder_that_would_be_computed_wrongly_is_refused(tmp_path):
         ([], r"config\.json: is not a JSON object"),
     ):
         file.write_text(json.dumps(other))
-        small.raises(ModelError, said, bert.load, tmp_path)
-    small.raises(
+        raises(ModelError, said, bert.load, tmp_path)
+    raises(
         ModelError,
         r"config\.json: is not a JSON object",
         bert.load_for_pretraining,

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.rare
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+RULES = "wcag2a wcag2aa wcag21a wcag21aa wcag22aa best-practice".split()
 PAPER = 718  # CSS pixels of A4 between margins of 1 cm
 SCRIPT = f"<script>document.title='taken'</script>{'w' * 20}"
 HOSTILE = f"{SCRIPT} <img src=https://example.org onerror=alert(1)> سلام {'long' * 40}"
 LABELS = Case("labels", NAME, {"text": [*TEXTS, HOSTILE] * 4, "label": ["good", "bad", SCRIPT, "bad"] * 9})
 REPORTS = [
     LABELS,
-    *map(BY_ID.get, ("ner-crf-windows-bioes", "qa-windows-or-none", "retrieval", "regression")),
+    *map(BY_ID.get, "ner-crf-windows-bioes qa-windows-or-none retrieval regression".split()),
 ]
 PAGES = [*(case.id for case in REPORTS), "comparison", "audit"]
 STOPS = """[...document.querySelectorAll("a[href], button, input, select, summary, [tabindex]")]

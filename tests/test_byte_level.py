@@ -5,10 +5,9 @@ others.
 import logging
 
 import pytest
-import small
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cli import refused, said
+from small import raises, refused, said, write_rows
 from test_wordpiece import HARD, TIES, sentiment
 from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, RobertaTokenizer
@@ -22,7 +21,7 @@ from bertkit.tokenizer.train import BYTE_LEVEL_SPECIALS, train_tokenizer
 def folder(tmp_path_factory):
     """A tokenizer of 1,000 tokens, of the sample's training texts."""
     home = tmp_path_factory.mktemp("byte-level")
-    texts = small.write_rows(home / "texts.jsonl", [{"text": text} for text in sentiment("train")])
+    texts = write_rows(home / "texts.jsonl", [{"text": text} for text in sentiment("train")])
     train_tokenizer([texts], home / "out", vocab_size=1000, byte_level=True, max_length=77)
     return home / "out"
 
@@ -80,7 +79,7 @@ def test_the_same_bytes_each_time(tmp_path):
 @pytest.mark.parametrize("kind", [[], ["--byte-level"]])
 def test_the_command_reads_several_columns(kind, capsys, tmp_path):
     rows = [{"en": "a dog and a dog", "de": "ein Hund, ein Hund"}] * 3
-    file = small.write_rows(tmp_path / "pairs.jsonl", rows)
+    file = write_rows(tmp_path / "pairs.jsonl", rows)
     command = ("tokenizer", "train", *kind, "--vocab-size", "320", "--min-frequency", "1", "--output")
     said(capsys, *command, tmp_path / "both", "--input", file, "--column", "en", "de")
     known = load_tokenizer(tmp_path / "both").get_vocab()
@@ -95,7 +94,7 @@ def test_the_command_reads_several_columns(kind, capsys, tmp_path):
 def test_what_is_wrong_is_said_before_anything_is_written(tmp_path):
     (tmp_path / "texts.txt").write_text("a dog\n")
     for size, said_so in ((3, "vocab_size: 3 is too small"), (260, "5 are special, 256 are bytes")):
-        small.raises(
+        raises(
             DataError,
             said_so,
             train_tokenizer,

@@ -14,6 +14,7 @@ from numpy.random import default_rng
 from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp, softmax
 from sklearn.metrics import f1_score, precision_score, recall_score
+from small import copy_of, problems_of, raises, read_rows, refused, write_rows
 
 import bertkit
 from bertkit.decisions.goals import LabelDecisions, ThresholdTarget, few_rows, fitted
@@ -34,18 +35,18 @@ def trained(tiny_encoder, tmp_path_factory):
 
 @pytest.fixture
 def single(learned, tmp_path):
-    return small.copy_of(learned, tmp_path / "single")
+    return copy_of(learned, tmp_path / "single")
 
 
 @pytest.fixture
 def run(trained, tmp_path):
-    return small.copy_of(trained, tmp_path / "run")
+    return copy_of(trained, tmp_path / "run")
 
 
 def given(case, encoder, folder):
     """A run of a case, and its rows as a file."""
     rows = [dict(row) for row in BY_ID[case].rows()]
-    return finished(BY_ID[case], encoder, folder / "run"), small.write_rows(folder / "rows.jsonl", rows)
+    return finished(BY_ID[case], encoder, folder / "run"), write_rows(folder / "rows.jsonl", rows)
 
 
 def levels(scores):
@@ -104,7 +105,7 @@ def test_on_validation_the_same_is_fitted_as_after_training(run):
 @pytest.mark.parametrize(("goal", "least"), [("precision", 0.5), ("recall", 0.9), ("recall", 0.3)])
 def test_thresholds_reach_a_goal_on_rows_of_any_file(goal, least, run, tmp_path):
     rows = small.rows("multi-label", 24, start=40)
-    file = small.write_rows(tmp_path / "new.jsonl", rows)
+    file = write_rows(tmp_path / "new.jsonl", rows)
     found = bertkit.calibrate(run.folder, file if goal == "recall" else rows, **{goal: least})
     answers = bertkit.load(run.folder)([row["text"] for row in rows])
     for each in found["labels"]:
@@ -134,7 +135,7 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
     before = (own.model / "config.json").read_bytes()
     told = {
         problem.where: problem.what
-        for problem in small.problems_of(UserError, bertkit.calibrate, own.folder, rows, precision=0.9)
+        for problem in problems_of(UserError, bertkit.calibrate, own.folder, rows, precision=0.9)
     }
     none = {"": "the model is unchanged", "label good": "no row has it, so no threshold has a precision"}
     low = "no threshold reaches a precision of at least 0.9 on these rows; the best is 0.5000"
@@ -147,7 +148,7 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
 
 def test_report_and_card_say_that_the_scores_are_older(run, tmp_path):
     scored = section(run)["task"]
-    file = small.write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
+    file = write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
     bertkit.calibrate(run.folder, file, recall=0.9)
     found = bertkit.calibrate(run.folder, file, recall=0.2)
     assert found["before"] == {name: scored[name] for name in found["options"]}  # what the scores are of
@@ -168,7 +169,7 @@ def test_report_and_card_say_that_the_scores_are_older(run, tmp_path):
 def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, "task.temperature=7.0")
     rows = small.rows("single-label", 24, start=40)
-    found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows))
+    found = bertkit.calibrate(run.folder, write_rows(tmp_path / "new.jsonl", rows))
     assert found["before"] == {"temperature": 7.0, "thresholds": None, "cutoffs": None}
     answers = bertkit.load(run.folder)([row["text"] for row in rows])
     table = table_of(answers)
@@ -203,7 +204,7 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path)
         scores = likely[given == name]
         right = gold[given == name] == name
         reach[name] = {place: right[scores >= place].mean() for place in places(np.unique(scores))}
-    found = bertkit.calibrate(single.folder, small.write_rows(tmp_path / "new.jsonl", rows), precision=least)
+    found = bertkit.calibrate(single.folder, write_rows(tmp_path / "new.jsonl", rows), precision=least)
     answers = bertkit.load(single.folder)(texts)
     decided = np.array([str(answer["label"]) for answer in answers])
     for each in found["labels"]:
@@ -359,7 +360,7 @@ def test_the_threshold_of_one_label_leaves_those_of_the_others():
 def test_two_labels_by_cosine(tiny_encoder, tmp_path):
     run, file = given("similarity-labels", tiny_encoder, tmp_path)
     found = bertkit.calibrate(run, file, recall=1.0)
-    rows = small.read_rows(file)
+    rows = read_rows(file)
     answers = bertkit.load(run.folder)([{name: row[name] for name in ("text_a", "text_b")} for row in rows])
     (only,) = found["labels"]
     lowest = min(
@@ -379,18 +380,18 @@ def test_tasks_without_labels_of_rows(case, tiny_encoder, tmp_path):
     found = bertkit.calibrate(run.folder, file)
     assert found["labels"] == []
     assert found["options"] == pytest.approx(found["before"])  # the rows are those that it was fitted on
-    assert section(run)["calibration"]["rows"] == len(small.read_rows(file))
+    assert section(run)["calibration"]["rows"] == len(read_rows(file))
 
 
 def test_models_that_have_nothing_to_fit(tiny_encoder, tmp_path):
     run, file = given("similarity-cosent", tiny_encoder, tmp_path)
-    small.raises(UserError, "neither temperature nor thresholds", bertkit.calibrate, run.folder, file)
-    small.raises(ModelError, "was not trained by bertkit", bertkit.calibrate, tiny_encoder, file)
-    small.raises(ModelError, "no such folder", bertkit.calibrate, "someone/model", file)
+    raises(UserError, "neither temperature nor thresholds", bertkit.calibrate, run.folder, file)
+    raises(ModelError, "was not trained by bertkit", bertkit.calibrate, tiny_encoder, file)
+    raises(ModelError, "no such folder", bertkit.calibrate, "someone/model", file)
 
 
 def test_on_the_command_line(run, capsys, tmp_path):
-    file = small.write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
+    file = write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
     lines = small.said(capsys, "calibrate", run.folder, "--data", file, "--recall", 0.9).splitlines()
     assert lines[0].split() == "label threshold precision recall F1 support".split()
     assert [line.split()[0] for line in lines[2:5]] == ["bad", "good", "long"]
@@ -406,7 +407,7 @@ def test_on_the_command_line(run, capsys, tmp_path):
         ("--overall --recall 0.5 --label bad", "and excludes a label"),
         ("--label bda", "'bda' has no threshold; did you mean 'bad'?"),
     ):
-        assert said in small.refused(capsys, "calibrate", run.folder, *wrong.split())
+        assert said in refused(capsys, "calibrate", run.folder, *wrong.split())
     kept = json.loads(small.said(capsys, "calibrate", run.folder, "--json"))["options"]["thresholds"]
     small.said(capsys, "calibrate", run.folder, "--data", file, "--label", "bad", "--recall", 1)
     now = section(run)["task"]["thresholds"]

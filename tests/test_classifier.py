@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.utils import estimator_checks
+from small import raised, raises
 
 import bertkit
 from bertkit.errors import DataError
@@ -60,7 +61,7 @@ def test_a_label_column_with_its_kind_holds_any_names(tiny_encoder, tmp_path):
         run = train(tmp_path / names[1] / "run", kind="single-label", **SETTINGS)
         assert list(run.load()("a cat")["scores"]) == names
         assert bertkit.evaluate(run.folder, data)["rows"] == len(data)
-        small.raises(DataError, "map the column as", train, tmp_path / "none", **SETTINGS)
+        raises(DataError, "map the column as", train, tmp_path / "none", **SETTINGS)
 
 
 def test_scikit_learn_takes_it(tiny_encoder, tmp_path, monkeypatch):
@@ -82,18 +83,15 @@ def test_scikit_learn_takes_it(tiny_encoder, tmp_path, monkeypatch):
 
 def test_what_it_refuses(tiny_encoder, tmp_path):
     classifier = bertkit.Classifier(tiny_encoder, output_dir=tmp_path / "runs")
-    with pytest.raises(NotFittedError):
-        classifier.predict(TEXTS)
-    small.raises(
-        DataError, "y: expected two or more classes, found 1", classifier.fit, TEXTS, [1] * len(TEXTS)
-    )
-    small.raises(DataError, "row 2: expected text, found None", classifier.fit, ["a", None], [0, 1])
-    small.raises(ValueError, "inconsistent numbers of samples", classifier.fit, TEXTS, [0, 1])
+    raised(NotFittedError, classifier.predict, TEXTS)
+    raises(DataError, "y: expected two or more classes, found 1", classifier.fit, TEXTS, [1] * len(TEXTS))
+    raises(DataError, "row 2: expected text, found None", classifier.fit, ["a", None], [0, 1])
+    raises(ValueError, "inconsistent numbers of samples", classifier.fit, TEXTS, [0, 1])
     with pytest.raises(bertkit.RecipeError, match="lerning_rate"):
         clone(classifier).set_params(settings={"lerning_rate": 1}).fit(TEXTS[:4], [0, 1, 0, 1])
     for more in ({"data": {"validation": 0.1}}, {"model": "other"}):
         other = clone(classifier).set_params(settings=SETTINGS | more)
-        small.raises(
+        raises(
             DataError,
             "settings: contains model or data, which are parameters of the classifier",
             other.fit,
@@ -101,5 +99,5 @@ def test_what_it_refuses(tiny_encoder, tmp_path):
             [0, 1] * 12,
         )
     twice = ["", "''"] * 12
-    small.raises(DataError, "classes that look alike", clone(classifier).fit, TEXTS, twice)
+    raises(DataError, "classes that look alike", clone(classifier).fit, TEXTS, twice)
     assert [*tmp_path.iterdir()] == []

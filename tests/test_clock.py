@@ -300,6 +300,18 @@ def test_arguments_that_a_schedule_does_not_have_are_named(tiny_encoder, tmp_pat
     )
 
 
+@pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
+def test_a_plateau_is_one_of_a_score_that_should_rise(kind, tmp_path):
+    own = {"lr_scheduler_type": kind, "lr_scheduler_kwargs": {"patience": 0}}
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    plateau = schedule(arguments(tmp_path, 1, 1, eval_strategy="epoch", **own), optimizer, 100)
+    rates = []
+    for score in (0.1, 0.2, 0.3, 0.2, 0.1):
+        plateau.step(score)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates[0] <= rates[2] > rates[4]
+
+
 @pytest.mark.parametrize(
     ("decay", "steps"), [({}, 20), ({"num_decay_steps": 0.3}, 30), ({"num_decay_steps": 1}, 1)]
 )

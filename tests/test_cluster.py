@@ -94,7 +94,7 @@ def killed_once(monkeypatch, folder):
 
 def run(monkeypatch, program, *words):
     monkeypatch.setattr(sys, "argv", [program, *map(str, words)])
-    runpy.run_path(str(PROGRAMS / program), run_name="__main__")
+    runpy.run_path(f"{PROGRAMS}/{program}", run_name="__main__")
 
 
 def require_answers(folder, model):

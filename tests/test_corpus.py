@@ -10,8 +10,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import small
 from datasets import Dataset
+from small import message_of, write_rows
 
 from bertkit.data import check, fingerprint, load, read_rows
 from bertkit.data import corpus as corpus_module
@@ -26,7 +26,7 @@ SCHEMA = Schema({"text": Column("text", "a document")}, inputs=(frozenset({"text
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache/vectors"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/cache/vectors")
     return tmp_path / "cache/vectors"
 
 
@@ -34,7 +34,7 @@ def get(source, splits=None, **settings):
     return load(DataSpec(source=source, **settings), SCHEMA, splits=splits)
 
 
-fails = partial(small.message_of, DataError, get)
+fails = partial(message_of, DataError, get)
 
 
 def texts(data, split="train"):
@@ -47,7 +47,7 @@ def documents(count, start=0):
 
 def write(path, values):
     """jsonl of documents; the path as text."""
-    return str(small.write_rows(path, [{"text": value} for value in values]))
+    return str(write_rows(path, [{"text": value} for value in values]))
 
 
 # --- formats
@@ -125,14 +125,14 @@ def test_what_cannot_be_read_is_refused(tmp_path, cache, monkeypatch):
     assert "holds judged pairs, not documents" in message
     monkeypatch.setattr("bertkit.data.readers.MAX_DOCUMENT", 40)
     (tmp_path / "book.txt").write_text("fine\n\n" + "a line of text\n" * 4)
-    assert "book.txt:3: no blank line within 40 characters" in fails({"train": str(tmp_path / "book.txt")})
-    monkeypatch.setenv("BERTKIT_CACHE", str(file / "vectors"))
+    assert "book.txt:3: no blank line within 40 characters" in fails({"train": f"{tmp_path}/book.txt"})
+    monkeypatch.setenv("BERTKIT_CACHE", f"{file}/vectors")
     said = fails({"train": write(tmp_path / "b.jsonl", documents(5))})
     assert "the corpus cannot be cached here: Not a directory" in said
 
 
 def test_several_files_and_a_column_of_another_name(tmp_path):
-    files = [str(small.write_rows(tmp_path / f"{name}.jsonl", [{"body": f"Text {name}."}])) for name in "ab"]
+    files = [str(write_rows(tmp_path / f"{name}.jsonl", [{"body": f"Text {name}."}])) for name in "ab"]
     data = get({"train": files}, columns={"text": "body"})
     assert texts(data) == ["Text a.", "Text b."]
     assert data.origins["train"][1] == f"{files[1]}:1"
@@ -145,7 +145,7 @@ def test_several_files_and_a_column_of_another_name(tmp_path):
 
 def test_a_second_load_reads_no_document(tmp_path, cache, monkeypatch):
     rows = ["text", *documents(40), '" "', documents(1)[0], "un café"]
-    source = {"train": str(small.write_rows(tmp_path / "a.csv", "\n".join(rows)))}
+    source = {"train": str(write_rows(tmp_path / "a.csv", "\n".join(rows)))}
     monkeypatch.setattr(corpus_module, "CHARACTERS", 20)  # that the last document exceeds, too
     first = get(source, validation=0.2, encoding="cp1252")
     monkeypatch.setattr(corpus_module, "_texts", None)

@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas
 import pytest
-import small
+from small import message_of, raises, read_as, read_data, read_rows, write_recipe, write_rows
 
 from bertkit.data import check
 from bertkit.errors import DataError, RecipeError
@@ -25,15 +25,15 @@ NER = {"name": "token-classification"}
 
 
 def read(source, task=PLAIN, splits=None, **data):
-    return small.read_as(task, source, splits=splits, **data)
+    return read_as(task, source, splits=splits, **data)
 
 
 def write(path, rows):
     """The path as text."""
-    return str(small.write_rows(path, rows))
+    return str(write_rows(path, rows))
 
 
-fails = partial(small.message_of, DataError, read)
+fails = partial(message_of, DataError, read)
 
 
 def notes(data):
@@ -107,7 +107,7 @@ def test_the_rows_are_those_of_a_corrected_file(name, tmp_path):
     # with lists as predict has them
     with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8-sig") as file:
         csv.writer(file).writerows([["location", *new], ["train.jsonl:2", *cells]])
-    again = read(source, task, exclude=exclude, relabel=str(tmp_path / "new.csv"))
+    again = read(source, task, exclude=exclude, relabel=f"{tmp_path}/new.csv")
     assert again.fingerprints == expected.fingerprints
 
 
@@ -143,14 +143,14 @@ def test_rows_from_python(tmp_path, tiny_encoder):
     recipe = recipe.with_(exclude=tmp_path / "out.jsonl")
     assert recipe.data.exclude == exclude
     kind = get_task("text-classification")
-    data = small.read_data(recipe.data, kind, kind.Options.model_validate(PLAIN))
+    data = read_data(recipe.data, kind, kind.Options.model_validate(PLAIN))
     assert data.rows["train"]["id"][:] == "r0 r3 r4 r5".split()
 
 
 def test_recipes_have_absolute_paths(tmp_path):
     write(tmp_path / "train.jsonl", ROWS)
     write(tmp_path / "lists/out.csv", "location\n")
-    small.write_rows(
+    write_rows(
         tmp_path / "my.yaml",
         [
             {
@@ -160,10 +160,10 @@ def test_recipes_have_absolute_paths(tmp_path):
             }
         ],
     )
-    assert load_recipe(tmp_path / "my.yaml").data.exclude == [str(tmp_path / "lists/out.csv")]
+    assert load_recipe(tmp_path / "my.yaml").data.exclude == [f"{tmp_path}/lists/out.csv"]
     said = r"data.relabel: no file or folder '.*/lists/outt.csv'; did you mean 'out.csv'"
     overrides = [f"data.relabel={tmp_path}/lists/outt.csv"]
-    small.raises(RecipeError, said, load_recipe, tmp_path / "my.yaml", overrides)
+    raises(RecipeError, said, load_recipe, tmp_path / "my.yaml", overrides)
 
 
 def test_splits_are_corrected_before_anything_is_derived(tmp_path):
@@ -221,7 +221,7 @@ def test_what_a_spreadsheet_saved_otherwise_is_told(tmp_path):
         "location,text\ntrain.jsonl:2,gr\xf6\n".encode("cp1252"),
     ):
         (tmp_path / "new.csv").write_bytes(text)
-        said = fails(source, exclude=str(tmp_path / "new.csv"))
+        said = fails(source, exclude=f"{tmp_path}/new.csv")
         assert "Save it as jsonl, or as csv with commas, in UTF-8." in said
         assert "data.delimiter" not in said
 
@@ -346,12 +346,12 @@ def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
     """Its findings are in the report; report and card name no folder; `--resume` notices that the list has
     changed.
     """
-    recipe = small.write_recipe(tmp_path, tiny_encoder)
+    recipe = write_recipe(tmp_path, tiny_encoder)
     out = write(tmp_path / "out.csv", "location\ntrain.jsonl:1\ntest.jsonl:2\n")
     run = tmp_path / "run"
     train(load_recipe(recipe, [f"data.exclude={out}", "training.num_train_epochs=0.2"]), run)
     assert read_json(run / "data.json")["rows"] == {"train": 15, "validation": 10, "test": 6}
-    assert len(small.read_rows(run / "predictions/test.jsonl")) == 6
+    assert len(read_rows(run / "predictions/test.jsonl")) == 6
     for page in (run / "model/README.md", run / "report.html"):
         assert str(tmp_path) not in page.read_text()
     assert "train: 1 row excluded by out.csv" in (run / "report.html").read_text()
@@ -363,4 +363,4 @@ def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
     assert len(given(tmp_path / "test.jsonl", None, overrides=[f"data.exclude={only}"])[1]) == 6
     (run / "results.json").unlink()
     write(tmp_path / "out.csv", "location\ntrain.jsonl:1\n")
-    small.raises(DataError, "the data differ", train, load_recipe(run / "recipe.yaml"), run, resume=True)
+    raises(DataError, "the data differ", train, load_recipe(run / "recipe.yaml"), run, resume=True)

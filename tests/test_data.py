@@ -10,9 +10,9 @@ from pathlib import Path
 
 import datasets
 import pytest
-import small
 from cases import SIMILAR
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from small import message_of, problems_of, raises, read_as, read_data
 from small import write_rows as write
 
 from bertkit.data import check, label_names, load
@@ -50,7 +50,7 @@ def get(source, **settings):
     return load(DataSpec(source=source, **settings), SCHEMA, **arguments)
 
 
-fails = partial(small.message_of, DataError, get)
+fails = partial(message_of, DataError, get)
 
 
 def written(folder, files):
@@ -157,7 +157,7 @@ def test_problems_name_the_column_that_the_user_has(tmp_path):
     assert "`topic` holds {}, where a class" in fails(wrong, columns=mapped)
     for row, what in (({"body": None}, "missing"), ({"body": 3}, "holds 3"), ({"text": 3}, "holds 3")):
         name = next(iter(row))
-        small.raises(
+        raises(
             DataError,
             f"row 2: `{name}` .*{what}",
             read_inputs,
@@ -189,9 +189,7 @@ def test_a_column_of_the_wrong_type_is_one_problem(count, tmp_path, monkeypatch)
     others = ", ".join(f"{path}:{n}" for n in range(2, 6))
     assert fails(path) == f"{path}:1: `text` holds 0, where text is expected; also in {others}{more}"
     rows = [{"text_a": n, "text_b": None} for n in range(count)] + [{"text_a": "a"}]
-    told = [
-        problem.what for problem in small.problems_of(DataError, read_inputs, rows, SCHEMA, SCHEMA.inputs, {})
-    ]
+    told = [problem.what for problem in problems_of(DataError, read_inputs, rows, SCHEMA, SCHEMA.inputs, {})]
     others = "also in row 2, row 3, row 4, row 5"
     assert told[:2] == [
         f"`text_a` holds 0, where text is expected; {others}{more}",
@@ -270,7 +268,7 @@ def test_what_is_no_row_or_has_no_words_is_refused():
         ("text-ranking", "expected columns such as {'document': …, 'query': …}, found ('a', 'b')"),
     ):
         schema = get_task(task).schema
-        small.raises(
+        raises(
             DataError, re.escape(f"row 1: {expected}"), read_inputs, [("a", "b")], schema, schema.inputs, {}
         )
     schema = get_task("token-classification").schema
@@ -295,8 +293,8 @@ def test_text_columns_are_joined_but_not_with_spans(tmp_path):
     assert read(rows) == {"text": [*texts[:2], "as it is"]}
     # body is not there: nothing is joined
     assert read([{"text": "as it is", "subject": "no part of it"}]) == {"text": ["as it is"]}
-    small.raises(DataError, "in this row; it has subject", read, [{"subject": "Hello"}])
-    small.raises(DataError, "row 2: `text` is missing", read, [{**absent, "body": ""}, absent])
+    raises(DataError, "in this row; it has subject", read, [{"subject": "Hello"}])
+    raises(DataError, "row 2: `text` is missing", read, [{**absent, "body": ""}, absent])
     spans = [{"subject": "Hello", "body": "Bob is here", "spans": [{"start": 0, "end": 3, "label": "PER"}]}]
     task = get_task("token-classification")
     spec = {"source": str(write(tmp_path / "s.jsonl", spans)), "columns": {"text": ["subject", "body"]}}
@@ -448,7 +446,7 @@ def test_split_names_can_be_mapped(tmp_path):
     spec = DataSpec(source=str(tmp_path), splits={"validation": "dev_matched"})
     assert list(load(spec, SCHEMA).rows) == ["train", "validation"]
     spec = DataSpec(source=str(tmp_path), splits={"validation": "dev_mached"})
-    small.raises(DataError, "did you mean 'dev_matched'", load, spec, SCHEMA)
+    raises(DataError, "did you mean 'dev_matched'", load, spec, SCHEMA)
 
 
 def test_files_by_split(tmp_path):
@@ -532,12 +530,18 @@ def test_what_datasets_saves_to_disk(tmp_path, named):
     }
     assert data.rows["train"]["label"][:] == "go no go no".split()
     assert data.origins["train"][2] == f"{tmp_path / 'all'}, train, row 3"
-    spec = {"source": str(tmp_path / "all"), "columns": {"text": "sentence"}, "splits": {"train": "dev"}}
+    spec = {"source": f"{tmp_path}/all", "columns": {"text": "sentence"}, "splits": {"train": "dev"}}
     swapped = load(DataSpec.model_validate(spec), SCHEMA)
     assert swapped.rows["train"]["text"][:] == ["a", "b"]
     named["dev"].save_to_disk(tmp_path / "one")
     one = get(tmp_path / "one", columns={"text": "sentence"})
     assert {name: rows["label"][:] for name, rows in one.rows.items()} == {"train": ["go", "no"]}
+    spans = [{"text": "Ada ran", "entities": [{"start": 0, "end": 3, "label": "PER"}]}]
+    Dataset.from_list(spans).save_to_disk(tmp_path / "spans")
+    task = get_task("token-classification")
+    spec = DataSpec(source=f"{tmp_path}/spans")
+    [read] = load(spec, task.schema_of(task.Options(name=task.name))).rows["train"]["spans"]
+    assert [*map(dict, read)] == spans[0]["entities"]
     (tmp_path / "link").symlink_to("one")
     assert get(tmp_path / "link", columns={"text": "sentence"}).rows["train"]["label"][:] == ["go", "no"]
 
@@ -693,7 +697,7 @@ def test_rows_with_the_same_text_are_held_out_together(seed, tmp_path):
         for n, (a, b) in enumerate([*pairs, *(pair[::-1] for pair in pairs)])
     ]
     path = write(tmp_path / "pairs.jsonl", rows)
-    data = small.read_as(SIMILAR, path, validation=0.1, seed=seed)
+    data = read_as(SIMILAR, path, validation=0.1, seed=seed)
     train, held = ({frozenset([row["text_a"], row["text_b"]]) for row in part} for part in data.rows.values())
     assert len(held) == 4
     assert not train & held
@@ -847,7 +851,7 @@ MERGED = {"pos": "pos", "Pos": "pos", "neg": "neg"}
 def merged(source, labels=MERGED, **settings):
     options = get_task("text-classification").Options(name="text-classification", labels=labels)
     spec = DataSpec(source=str(source), **settings)
-    return small.read_data(spec, get_task("text-classification"), options), options
+    return read_data(spec, get_task("text-classification"), options), options
 
 
 def test_values_with_one_name_are_one_label(tmp_path):
@@ -871,7 +875,7 @@ def test_values_with_one_name_are_one_label(tmp_path):
 
 def test_a_value_without_a_name_is_still_unseen_and_indices_are_counted_by_name(tmp_path):
     written(tmp_path, {"train.jsonl": labelled("pos", "neg"), "dev.jsonl": labelled("POS", "Pos", "neg")})
-    small.raises(DataError, "validation has 1 row with the label 'POS'", merged, tmp_path)
+    raises(DataError, "validation has 1 row with the label 'POS'", merged, tmp_path)
     assert merged(tmp_path, unseen_labels="ignore")[0].rows["validation"]["label"][:] == ["Pos", "neg"]
     written(tmp_path, {"train.jsonl": labelled(*[0, 1] * 10), "dev.jsonl": labelled("pos", 0, 2)})
     with pytest.raises(DataError, match="validation has 1 row with the label '2', which train does not have"):
@@ -1062,7 +1066,7 @@ def test_copies_that_a_tokenizer_reads_alike_are_in_train_too(tmp_path):
 
 def test_pairs_of_test_without_a_target_have_none(tmp_path):
     file = write(tmp_path / "test.jsonl", [{"text_a": "a", "text_b": "b"}])
-    data = small.read_as(SIMILAR, {"test": file}, splits={"test"})
+    data = read_as(SIMILAR, {"test": file}, splits={"test"})
     assert data.target is None
     assert data.rows["test"].column_names == ["text_a", "text_b"]
 
@@ -1119,7 +1123,7 @@ def test_what_a_check_finds(tmp_path, subtests):
             folder = written(
                 tmp_path / str(number), {f"{split}.jsonl": rows for split, rows in splits.items()}
             )
-            data = small.read_as({"name": task}, folder, **dict(*settings))
+            data = read_as({"name": task}, folder, **dict(*settings))
             found = [what for what in says(data, level) if part in what]
             assert len(found) == len(expected)
             assert all(

@@ -46,7 +46,7 @@ def read(tmp_path, name, content, **settings):
 
 def fails(tmp_path, name, content, **settings):
     return message_of(DataError, read, tmp_path, name, content, **settings).replace(
-        str(tmp_path / name), name
+        f"{tmp_path}/{name}", name
     )
 
 
@@ -365,6 +365,9 @@ def test_a_stream_is_read_as_it_comes_and_its_lines_are_objects_or_texts():
     with pytest.raises(DataError, match=r"^stdin:6: not JSON") as error:  # before the next line is read
         next(read)
     assert len(error.value.problems) == 1
+    blank = read_stream(io.BytesIO(b"\na\n\n"), "stdin", spec())
+    assert list(blank) == [(2, {"text": "a"}), (3, {"text": ""})]
+    raises(DataError, "^stdin: is empty: no rows", list, read_stream(io.BytesIO(b""), "stdin", spec()))
     raises(DataError, r"stdin:1: .*not UTF-8", list, read_stream(io.BytesIO(b"the \xff\n"), "stdin", spec()))
 
 
@@ -443,7 +446,7 @@ def test_any_bytes(tmp_path, name, content, extra, mark, encoding):
 
 @given(
     rows=st.lists(
-        st.fixed_dictionaries({}, optional=dict.fromkeys(("text", "label", "labels", "score"), some_json)),
+        st.fixed_dictionaries({}, optional=dict.fromkeys("text label labels score".split(), some_json)),
         max_size=5,
     ),
     validation=st.none() | st.floats(0.01, 0.99),
@@ -742,8 +745,8 @@ def test_files_of_another_packages_format(packages, suffix, pack):
         (packages / f"{name}.pipes{suffix}").write_bytes(pack(content))
         (packages / f"{name}.txt").write_text("goes with it")
     files = {
-        "train": str(packages / f"train.pipes{suffix}"),
-        "validation": [str(packages / f"dev.pipes{suffix}")],
+        "train": f"{packages}/train.pipes{suffix}",
+        "validation": [f"{packages}/dev.pipes{suffix}"],
     }
     for source in (str(packages), files):
         data = load(DataSpec(source=source, missing_labels="ignore"), SCHEMA)
@@ -769,7 +772,7 @@ def test_a_reader_that_cannot_be_used_says_why_and_harms_no_other(packages):
     }.items():
         known = "csv, tsv, xlsx, json, jsonl, parquet, conll, conllu, txt, lines, bars, pipes"
         assert fails(packages, "t.mine", "x|a", format=name) == f"data.format: {what}\n    Known: {known}."
-        where = str(packages / "t.mine")
+        where = f"{packages}/t.mine"
         raises(RecipeError, what, parse_data_spec, {"source": where}, [f"data.format={name}"])
     message = fails(packages, "t.mine", "x|a")
     assert (

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from scipy.special import softmax
+from small import raised, raises, read_csv, read_rows, refused, said, write_rows
 
 import bertkit
 from bertkit.errors import DataError, UserError
@@ -61,8 +62,7 @@ def test_the_least_probability_is_the_gold_label_at_its_place(gold, asked):
             at_place * (1 - ROUNDING), rel=1e-12
         )
     else:
-        with pytest.raises(UserError):
-            inclusion_threshold(conformal(gold), float(asked))
+        raised(UserError, inclusion_threshold, conformal(gold), float(asked))
 
 
 @pytest.mark.parametrize("rows", [MAX_PROBABILITIES, MAX_PROBABILITIES + 1, 1999, 2000, 123_457])
@@ -89,7 +89,7 @@ def test_what_is_measured_is_counted():
 
 def test_answers_have_sets(predictor, learned):
     known = predictor.task.options.conformal
-    validation = small.read_rows(learned.folder / "predictions/validation.jsonl")
+    validation = read_rows(learned.folder / "predictions/validation.jsonl")
     gold = sorted((row["answer"]["scores"][row["label"]] for row in validation), reverse=True)
     assert known == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3)}
     plain = predictor(texts())
@@ -110,7 +110,7 @@ def test_answers_have_sets(predictor, learned):
 
 
 def test_measured_coverage_is_in_results_report_and_card(learned, predictor):
-    rows = small.read_rows(learned.folder / "predictions/test.jsonl")
+    rows = read_rows(learned.folder / "predictions/test.jsonl")
     found = learned.results["splits"]["test"]["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]  # ten rows are too few for more
     for each in found:
@@ -175,9 +175,7 @@ def test_a_threshold_of_single_labels_and_the_best_scores(predictor, tiny_encode
     kept = predictor.with_decisions(threshold=1.0).with_decisions(top_k=2)(["a dog"])
     assert (kept[0]["label"], len(kept[0]["scores"])) == (None, 2)
     for one, other in permutations([{"coverage": 0.8}, {"threshold": 0.5}]):
-        small.raises(
-            UserError, "pass only one of them", predictor.with_decisions(**one).with_decisions, **other
-        )
+        raises(UserError, "pass only one of them", predictor.with_decisions(**one).with_decisions, **other)
 
 
 @pytest.mark.parametrize("case", ["multi-label", "similarity-labels", "qa-windows-or-none"])
@@ -226,8 +224,8 @@ def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder, tmp_p
 def test_a_model_without_calibration_rows_gets_them(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, splits=("train", "test"))
     assert "coverage" not in run.results["splits"]["test"]
-    small.raises(UserError, r"no calibration rows\n.*Calibrate it", run.load().with_decisions, coverage=0.9)
-    small.raises(DataError, r"no labelled validation rows\n.*as `data`", bertkit.calibrate, run.folder)
+    raises(UserError, r"no calibration rows\n.*Calibrate it", run.load().with_decisions, coverage=0.9)
+    raises(DataError, r"no labelled validation rows\n.*as `data`", bertkit.calibrate, run.folder)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
     assert set(found["options"]) == {"temperature", "thresholds", "cutoffs"}
     assert run.load().with_decisions(coverage=0.9).task.options.conformal["rows"] == 30
@@ -255,17 +253,17 @@ def test_a_set_does_not_depend_on_the_batch_of_its_row(noise, tiny_encoder):
 
 
 def test_on_the_command_line(learned, capsys, tmp_path):
-    file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts()])
+    file = write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts()])
     output = tmp_path / "answers.csv"
-    small.said(capsys, "predict", learned.folder, "--input", file, "--output", output, "--coverage", 0.9)
-    rows = small.read_csv(output)
+    said(capsys, "predict", learned.folder, "--input", file, "--output", output, "--coverage", 0.9)
+    rows = read_csv(output)
     sets = [row["answer.set"].split("|") if row["answer.set"] else [] for row in rows]
     assert [row["answer.label"] for row in rows] == [labels[0] if len(labels) == 1 else "" for labels in sets]
-    told = small.said(
+    told = said(
         capsys, "predict", learned.folder, "--threshold", 1, "--top-k", 1, "--json", "the cat was good"
     )
     answer = json.loads(told)["answer"]
     assert answer["label"] is None
     assert len(answer["scores"]) == 1
-    told = small.refused(capsys, "predict", learned.folder, "--coverage", 0.99, "a text")
+    told = refused(capsys, "predict", learned.folder, "--coverage", 0.99, "a text")
     assert "0.99 requires 99 calibration rows, but the model has 10" in told

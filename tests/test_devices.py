@@ -6,6 +6,7 @@ Most run on the CPU too, where they compare another way to compute the same. Tho
 
 import contextlib
 import warnings
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -218,8 +219,17 @@ def test_a_gpu_without_bf16_trains_in_fp16(capability, bf16, precision, tiny_enc
     monkeypatch.setattr(job, "best_device", lambda: torch.device("cuda"))
     settings = job._settings(default, tmp_path, 1)
     assert [name for name in ("bf16", "fp16") if settings[name]] == [precision] * (precision != "fp32")
-    settings = job._settings(exact, tmp_path, 1)
-    assert not [name for name in ("bf16", "fp16") if settings[name]]
+    on_cpu = replace(default, recipe=recipe.with_("training.use_cpu=true"))
+    for given in (exact, on_cpu):
+        settings = job._settings(given, tmp_path, 1)
+        assert not settings["fp16"]
+        assert given is on_cpu or not settings["bf16"]
+
+
+def test_without_torchrun_one_gpu_is_used(tmp_path):
+    args = arguments(tmp_path, 3, 1)
+    args._n_gpu = 4
+    assert (args.n_gpu, args.train_batch_size) == (1, 3)
 
 
 class LastStep(FirstStep):

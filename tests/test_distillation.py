@@ -16,6 +16,7 @@ from cases import BY_ID, CASES, LABELS, SETTINGS, TEXTS, Case, encoder, every
 from conftest import build_encoder
 from hypothesis import given
 from hypothesis import strategies as st
+from small import message_of, of_family, raises, refuses
 from steps import FirstStep, arguments
 from test_equivalence import assert_same_step
 from transformers import AutoModel, AutoModelForSequenceClassification, set_seed
@@ -44,7 +45,7 @@ DISTILLED = [c for c in CASES if c.options["name"] in SOFT_TARGETS and c.options
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/cache")
 
 
 def save_teacher(case, home, folder, seed=1):
@@ -175,7 +176,7 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
 def test_a_task_without_soft_targets_is_refused(identifier, tiny_encoder):
     task = BY_ID[identifier].task(tiny_encoder)
     said = rf"distillation: {task.name} cannot be distilled\n.*Remove it\. .*text-ranking"
-    small.raises(UserError, said, find_teacher, Distillation(teacher=str(tiny_encoder)), task)
+    raises(UserError, said, find_teacher, Distillation(teacher=str(tiny_encoder)), task)
 
 
 def test_soft_columns_are_padded_as_numbers():
@@ -232,8 +233,8 @@ def test_where_nothing_can_be_kept_it_says_so(tiny_encoder, tmp_path, monkeypatc
     case = BY_ID["single-label"]
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file/cache"))
-    small.raises(
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/file/cache")
+    raises(
         UserError,
         r"cannot be cached: .*\n +Start again\. If it fails again, free some space",
         distillation.with_soft_targets,
@@ -249,7 +250,7 @@ def refused(case, teacher, home, folder, **more):
     """What is said of this teacher."""
     path = save_teacher(teacher, home, folder)
     task = dataclasses.replace(case.task(home), **more)
-    return small.message_of(ModelError, find_teacher, Distillation(teacher=str(path)), task)
+    return message_of(ModelError, find_teacher, Distillation(teacher=str(path)), task)
 
 
 def test_a_teacher_of_something_else_is_refused(tiny_encoder, tmp_path):
@@ -272,7 +273,7 @@ def test_a_teacher_of_something_else_is_refused(tiny_encoder, tmp_path):
     transformers.BertTokenizer(vocab=words, model_max_length=64).save_pretrained(other)
     spec = Distillation(teacher=str(save_teacher(one, other, tmp_path / "teacher")))
     said = r"its vocabulary \(42 tokens\) differs from the student's \(42\)"
-    small.raises(ModelError, said, find_teacher, spec, one.task(tiny_encoder))
+    raises(ModelError, said, find_teacher, spec, one.task(tiny_encoder))
 
 
 def test_vectors_must_be_of_one_size(tiny_encoder, tmp_path):
@@ -323,7 +324,7 @@ def test_a_shorter_student_starts_from_the_teachers_weights(tmp_path):
 
 def test_layers_that_are_not_there_or_not_alike_are_refused(tiny_encoder, tmp_path):
     model = BY_ID["single-label"].task(tiny_encoder).model(encoder(tiny_encoder))
-    small.raises(
+    raises(
         ModelError,
         r"distillation.student.layers: 3 layers to keep, but the encoder has 2",
         keep_layers,
@@ -331,10 +332,8 @@ def test_layers_that_are_not_there_or_not_alike_are_refused(tiny_encoder, tmp_pa
         3,
     )
     for kind in ("albert", "modernbert"):  # whose layers share their weights, or are not all alike
-        other = AutoModel.from_pretrained(
-            small.of_family(kind, tiny_encoder, tmp_path / kind, num_hidden_layers=4)
-        )
-        small.raises(ModelError, r"the layers of a .* are of several kinds", keep_layers, other, 2)
+        other = AutoModel.from_pretrained(of_family(kind, tiny_encoder, tmp_path / kind, num_hidden_layers=4))
+        raises(ModelError, r"the layers of a .* are of several kinds", keep_layers, other, 2)
 
 
 # --- the recipe
@@ -352,11 +351,11 @@ def test_contradictions_are_found_in_the_recipe(tiny_encoder, tmp_path, monkeypa
         (("distillation.teacher=./nowhere",), "distillation.teacher: no folder"),
         ((named, "distillation.student.layers=2", *new), "selects layers of a pretrained model"),
     ):
-        small.raises(RecipeError, what, small.recipe, tmp_path, tiny_encoder, *overrides)
+        raises(RecipeError, what, small.recipe, tmp_path, tiny_encoder, *overrides)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     recipe = small.recipe(tmp_path, tiny_encoder, "distillation.teacher=mine")
-    assert recipe.distillation.teacher == str(tmp_path / "mine")
+    assert recipe.distillation.teacher == f"{tmp_path}/mine"
 
 
 # --- the whole program
@@ -422,9 +421,9 @@ def test_alpha_0_is_training_without_a_teacher(taught_by, tiny_encoder, tmp_path
 def test_a_wrong_teacher_leaves_nothing_behind(tiny_encoder, tmp_path):
     wrong = save_teacher(BY_ID["ner-softmax"], tiny_encoder, tmp_path / "teacher")
     recipe = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={wrong}")
-    small.refuses(ModelError, "was trained for token-classification", recipe, tmp_path)
+    refuses(ModelError, "was trained for token-classification", recipe, tmp_path)
     unfinished = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={tmp_path}")
-    small.raises(
+    raises(
         ModelError,
         r"distillation\.teacher, .*neither a run nor a model folder",
         train,

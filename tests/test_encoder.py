@@ -14,7 +14,7 @@ import transformers
 from peft import PeftConfig
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from small import change_json, message_of, of_family, problems_of, raises, recipe
+from small import change_json, message_of, of_family, problems_of, raised, raises, recipe
 from test_qa_windows import by_bytes, by_metaspace
 from test_safety import DOORS
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
@@ -232,10 +232,10 @@ def saved_tokenizer(folder, kind, **settings):
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
     )
-    backend.save(str(folder / "tokenizer.json"))
+    backend.save(f"{folder}/tokenizer.json")
     tokens = {f"{name}_token": f"[{name.upper()}]" for name in "pad unk cls sep mask".split()}
     (folder / "tokenizer_config.json").write_text(json.dumps({**tokens, "model_max_length": 48, **settings}))
-    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
 
 
 @pytest.mark.parametrize("kind", ["bytes", "cased", "unigram"])
@@ -297,7 +297,7 @@ def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder):
     given.save_pretrained(folder)
     tokenizer = load_tokenizer(folder)
     assert tokenizer.all_special_tokens == [end]
-    assert tokenizer.tokenize("a cat") == ["a", "Ġ", "c", "a", "t"]
+    assert tokenizer.tokenize("a cat") == "a Ġ c a t".split()
 
 
 def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder):
@@ -351,8 +351,7 @@ def test_the_longest_text_has_a_position_for_each_token(kind, folder):
     model = AutoModel.from_config(config).eval()
     ids = torch.full((1, longest + 1), 7)
     assert model(input_ids=ids[:, :-1]).last_hidden_state.isfinite().all()
-    with pytest.raises((IndexError, RuntimeError)):
-        model(input_ids=ids)
+    raised((IndexError, RuntimeError), model, input_ids=ids)
 
 
 # --- loaded whole
@@ -425,7 +424,7 @@ HEADS = [
     ("deberta-v2", "cls_dropout"),
 ]
 UNDROPPED = dict.fromkeys(
-    ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"), 0.0
+    "hidden_dropout_prob attention_probs_dropout_prob dropout attention_dropout".split(), 0.0
 )
 
 
@@ -493,7 +492,7 @@ def test_pooling_of_the_head_is_what_transformers_pools_by(kind, pooling, tiny_e
 
 def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_saved(tiny_encoder, tmp_path):
     folder = of_family("modernbert", tiny_encoder, tmp_path / "modernbert")
-    settings = ("model.pooling=mean", "model.dropout=0.5", "task.temperature=1.0", "training.max_steps=2")
+    settings = "model.pooling=mean model.dropout=0.5 task.temperature=1.0 training.max_steps=2".split()
     run = train(recipe(tmp_path, folder, *settings), tmp_path / "run")
     answer = load(run.folder, precision="fp32")({"text": "the cat was good"})
     (stock,) = transformers.pipeline("text-classification", model=str(run.model), top_k=None)(

@@ -218,10 +218,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, teacher, tiny_encoder_with
 
 # --- attachments, and two processes
 
-ONE_STEP = (
-    "training.max_steps=1", "~training.num_train_epochs", "training.eval_strategy=no", "training.save_strategy=no",
-    "training.logging_steps=1", "training.max_grad_norm=1e9", "training.bf16=false",
-)  # fmt: skip
+ONE_STEP = """training.max_steps=1 ~training.num_train_epochs training.eval_strategy=no
+training.save_strategy=no training.logging_steps=1 training.max_grad_norm=1e9 training.bf16=false""".split()
 
 
 def step_of(name, recipe, folder):
@@ -288,7 +286,7 @@ def by_two(recipes, tiny_encoder, tiny_encoder_with_dropout, tmp_path_factory):
         folder / "rows", tiny_encoder_with_dropout, "folds=2", "peft={r: 2}", splits=("train",)
     )
     (folder / "folds.yaml").write_text(to_yaml(folds))
-    more = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "BERTKIT_CACHE": str(folder / "cache")}
+    more = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "BERTKIT_CACHE": f"{folder}/cache"}
     command = [sys.executable, str(two.__file__), str(tiny_encoder), str(folder)]
     subprocess.run(command, check=True, env={**os.environ, **more})
     out, error = ((folder / "said" / f"0.{name}").read_text() for name in ("out", "err"))

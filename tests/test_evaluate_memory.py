@@ -21,6 +21,7 @@ from finished import finished, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
+from small import raises, read_as, refused, said, write_rows
 
 import bertkit
 from bertkit.data.disk_list import DiskList
@@ -262,12 +263,12 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
 def read(source, at_a_time, monkeypatch, **settings):
     """The file's rows for text classification, so many of them read at a time."""
     monkeypatch.setattr("bertkit.data.on_disk.AT_A_TIME", at_a_time)
-    return small.read_as(NAME, source, **settings)
+    return read_as(NAME, source, **settings)
 
 
 @pytest.mark.parametrize("settings", [{}, {"validation": 0.3}, {"limit": 7}], ids=str)
 def test_rows_are_the_same_however_many_are_read_at_a_time(settings, tmp_path, monkeypatch):
-    source = small.write_rows(tmp_path / "rows.jsonl", small.rows("multi-label", 20))
+    source = write_rows(tmp_path / "rows.jsonl", small.rows("multi-label", 20))
     whole, parts = (read(source, count, monkeypatch, **settings) for count in (1000, 3))
     assert {split: list(rows) for split, rows in whole.rows.items()} == {
         k: list(r) for k, r in parts.rows.items()
@@ -287,7 +288,7 @@ def test_labels_are_judged_as_a_whole(tmp_path, monkeypatch):
     rows = [
         {"text": f"a {number}", "label": label} for number, label in enumerate("1.5 2.5 good bad".split())
     ]
-    found = read(small.write_rows(tmp_path / "rows.jsonl", rows), 2, monkeypatch)
+    found = read(write_rows(tmp_path / "rows.jsonl", rows), 2, monkeypatch)
     assert found.rows["train"]["label"][:] == "1.5 2.5 good bad".split()
 
 
@@ -295,12 +296,12 @@ def test_labels_are_judged_as_a_whole(tmp_path, monkeypatch):
 def test_a_full_disk_is_said(count, tmp_path, monkeypatch):
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
-    source = small.write_rows(tmp_path / "rows.jsonl", small.rows("single-label", 4))
+    source = write_rows(tmp_path / "rows.jsonl", small.rows("single-label", 4))
     monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "w+b"))
-    small.raises(
+    raises(
         UserError, r"(?s)No space left on device.*TMPDIR", DiskList, ({"label": "good"} for _ in range(count))
     )
-    small.raises(DataError, "No space left on device", read, source, 2, monkeypatch)
+    raises(DataError, "No space left on device", read, source, 2, monkeypatch)
 
 
 def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk():
@@ -308,10 +309,8 @@ def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk():
         yield {"text": ["a"]}
         raise ConnectionResetError("the Hub is gone")
 
-    small.raises(
-        ConnectionResetError, "the Hub is gone", on_disk, blocks(), features_of({"text": "text"}), "x"
-    )
-    small.raises(ConnectionResetError, "the Hub is gone", DiskList, blocks())
+    raises(ConnectionResetError, "the Hub is gone", on_disk, blocks(), features_of({"text": "text"}), "x")
+    raises(ConnectionResetError, "the Hub is gone", DiskList, blocks())
 
 
 CASE = BY_ID["single-label"]
@@ -344,22 +343,22 @@ def test_a_value_has_the_scores_of_its_rows_alone(run):
 
 
 def test_the_command_prints_them(run, tmp_path, capsys):
-    file = small.write_rows(tmp_path / "rows.jsonl", rows())
-    told = small.said(capsys, "evaluate", run.model, "--data", file, "--by", "language")
+    file = write_rows(tmp_path / "rows.jsonl", rows())
+    told = said(capsys, "evaluate", run.model, "--data", file, "--by", "language")
     assert [line.split()[:2] for line in told.splitlines()[-5:]][2:] == [
         ["en", "4"],
         ["de", "3"],
         ["(none)", "1"],
     ]
-    error = small.refused(capsys, "evaluate", run.model, "--data", file, "--by", "langage")
+    error = refused(capsys, "evaluate", run.model, "--data", file, "--by", "langage")
     assert "no column `langage`, which `data.by` names" in error
     assert "did you mean" in error
 
 
 def test_rows_that_are_answered_together_have_none(tmp_path):
     case = BY_ID["retrieval"]
-    file = small.write_rows(tmp_path / "rows.jsonl", list(case.rows()))
-    small.raises(DataError, r"data\.by: scores by a column", small.read_as, case.options, file, by="query")
+    file = write_rows(tmp_path / "rows.jsonl", list(case.rows()))
+    raises(DataError, r"data\.by: scores by a column", read_as, case.options, file, by="query")
 
 
 def test_values_without_end_and_numbers():
@@ -408,7 +407,7 @@ def test_a_file_is_read_whatever_rows_the_run_learned(tiny_encoder, tmp_path):
     section = {key: str(value) for key, value in stored.items()}
     run = finished(case, tiny_encoder, tmp_path / "run", data=section)
     cat, dog = (
-        bertkit.evaluate(run.folder, small.write_rows(tmp_path / "a.txt", f"{text} was good\n"))
+        bertkit.evaluate(run.folder, write_rows(tmp_path / "a.txt", f"{text} was good\n"))
         for text in ("the cat", "the dog")
     )
     assert cat != dog

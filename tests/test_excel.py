@@ -202,7 +202,7 @@ def tickets(path, encoding="cp1252"):
     """Tickets as a German Excel saves them: semicolons, decimal commas, cells of several lines, quotes,
     umlauts.
     """
-    rows = [["Nr", "Text", "Status", "Aufwand", "Größe"]]
+    rows = ["Nr Text Status Aufwand Größe".split()]
     for number in range(COUNT):
         body = f'{small.text(number, number % 2).strip()}; für Müller & Söhne – 5 €\nmit "Grüßen", {number}'
         rows.append(

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -254,8 +255,8 @@ def test_without_torch_every_task_answers_and_what_needs_it_says_so(run, exporte
     folders = {name: str(each.folder) for name, each in made.items()} | {"run": str(exported)}
     texts = str(write_rows(tmp_path / "texts.jsonl", [{"id": "a", "text": "the cat was good"}]))
     space = tmp_path / "space.yaml"
-    new = str(tmp_path / "new")
-    recipe = str(run / "recipe.yaml")
+    new = f"{tmp_path}/new"
+    recipe = f"{run}/recipe.yaml"
     space.write_text("training.learning_rate: {type: float, low: 1e-5, high: 1e-4}\n")
     asked = [
         ["train", recipe, "--output-dir", new],
@@ -297,8 +298,8 @@ assert "torch" not in sys.modules
 print(json.dumps(told))
 """
     file = run.parent / "test.jsonl"
-    words = [str(run), str(exported), str(file), str(tmp_path / "report.html"), folders, rows, asked]
-    words += [HEAVY, folders["similarity-cls"], texts, str(tmp_path / "store")]
+    words = [str(run), str(exported), str(file), f"{tmp_path}/report.html", folders, rows, asked]
+    words += [HEAVY, folders["similarity-cls"], texts, f"{tmp_path}/store"]
     command = [sys.executable, "-c", WITHOUT + code, *map(json.dumps, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -463,6 +464,7 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(
 def test_what_can_not_be_exported(run, exported, tmp_path):
     raises(UserError, "already exists", export, run, exported)
     raises(ModelError, "is already exported", export, exported, tmp_path / "out")
+    raises(UserError, "max_drop must be a finite number", export, run, tmp_path / "out", max_drop=inf)
     raises(DataError, r"has no data.*\n.*as `data`", export, run / "model", tmp_path / "out")
     moved = shutil.copytree(run, tmp_path / "moved")
     kept = moved / "recipe.yaml"

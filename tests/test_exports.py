@@ -11,6 +11,7 @@ import pytest
 import small
 from cases import BY_ID
 from finished import finished
+from small import message_of, read_as, refused, write_rows
 
 from bertkit.cli.main import main
 from bertkit.data import load, read_rows
@@ -22,14 +23,14 @@ from bertkit.tasks import get_task
 
 def write(path, content):
     """.json from anything; .jsonl from a list, a line each; text as it is."""
-    return small.write_rows(path, json.dumps(content) if path.suffix == ".json" else content)
+    return write_rows(path, json.dumps(content) if path.suffix == ".json" else content)
 
 
 def get(source, task="token-classification", options=None, **settings):
-    return small.read_as({"name": task, **(options or {})}, source, **settings)
+    return read_as({"name": task, **(options or {})}, source, **settings)
 
 
-fails = partial(small.message_of, DataError, get)
+fails = partial(message_of, DataError, get)
 
 
 def notes(data):
@@ -298,7 +299,7 @@ def test_entities_for_other_tools(ner, tmp_path):
     found = [row["answer"]["entities"] for row in full]
     assert any(found)
     by_entity = ("--format", "entities")
-    keys = ("start", "end", "label", "text")
+    keys = "start end label text".split()
     expected = [
         (number, *(entity[key] for key in keys)) for number, own in enumerate(found, 1) for entity in own
     ]
@@ -310,7 +311,7 @@ def test_entities_for_other_tools(ner, tmp_path):
     }
     for name, read in readers.items():
         assert (
-            main(["predict", str(ner), "--input", str(rows), "--output", str(tmp_path / name), *by_entity])
+            main(["predict", str(ner), "--input", str(rows), "--output", f"{tmp_path}/{name}", *by_entity])
             == 0
         )
         table = read(tmp_path / name)
@@ -367,8 +368,8 @@ def test_entities_for_other_tools(ner, tmp_path):
 def test_a_format_needs_entities_and_its_own_suffix(ner, tmp_path, capsys):
     rows = write(tmp_path / "rows.jsonl", [{"tokens": ["New York", "is"]}, {"tokens": ["a"]}])
     words = ("predict", ner, "--input", rows, "--format", "conll", "--output")
-    assert "Use .conll" in small.refused(capsys, *words, tmp_path / "a.json")
-    told = small.refused(capsys, *words, tmp_path / "a.conll")
+    assert "Use .conll" in refused(capsys, *words, tmp_path / "a.json")
+    told = refused(capsys, *words, tmp_path / "a.conll")
     assert "row 1: the word 'New York' is empty or contains a space" in told
     assert not (tmp_path / "a.conll").exists()
-    small.refused(capsys, "predict", ner, "a text", "--format", "conll")
+    refused(capsys, "predict", ner, "a text", "--format", "conll")

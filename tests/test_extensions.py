@@ -12,6 +12,7 @@ import small
 import torch
 from cases import BY_ID
 from multitask import recipe as several_tasks
+from small import raises, refuses
 from steps import Lookahead, first_step_of, focal, mean, trainer_of
 from test_equivalence import assert_same_step, sized
 from test_resume import RHYTHM, killed
@@ -186,31 +187,31 @@ UNUSABLE = {
 def test_a_loss_that_would_have_no_effect_is_refused(name, tiny_encoder, tmp_path):
     case, more, said = REFUSED[name]
     recipe = recipe_of(case, tiny_encoder, **more)
-    small.refuses(RecipeError, said, recipe, tmp_path, compute_loss_func=focal)
+    refuses(RecipeError, said, recipe, tmp_path, compute_loss_func=focal)
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_a_function_that_is_not_a_loss_is_refused(name, tiny_encoder, tmp_path):
     function, said = UNUSABLE[name]
     recipe = small.recipe(tmp_path, tiny_encoder)
-    small.refuses(RecipeError, f"^compute_loss_func: .*{said}", recipe, tmp_path, compute_loss_func=function)
+    refuses(RecipeError, f"^compute_loss_func: .*{said}", recipe, tmp_path, compute_loss_func=function)
 
 
 def test_a_loss_beside_a_teachers_or_that_of_other_tasks_is_refused(tiny_encoder, tmp_path):
     trainer = trainer_of(recipe_of("single-label", tiny_encoder), tmp_path)
     taught = recipe_of("single-label", tiny_encoder, distillation={"teacher": str(tiny_encoder)})
     draft = Draft(taught, trainer.args, trainer.learner, trainer.model, trainer.data.features)
-    small.raises(RecipeError, "distillation: has no effect", UserLoss(focal).join, draft)
+    raises(RecipeError, "distillation: has no effect", UserLoss(focal).join, draft)
     several = several_tasks(tiny_encoder, "sentiment", "entities")
     said = "compute_loss_func: is not supported for several tasks"
-    small.raises(RecipeError, said, train, several, tmp_path / "run", compute_loss_func=focal)
+    raises(RecipeError, said, train, several, tmp_path / "run", compute_loss_func=focal)
 
 
 @pytest.mark.parametrize("attachments", [[Twice], Twice, [Twice(), 3]])
 def test_attachments_are_instances(attachments, tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder)
     said = "attachments: expected instances of Attachment, found"
-    small.refuses(RecipeError, said, recipe, tmp_path, attachments=attachments)
+    refuses(RecipeError, said, recipe, tmp_path, attachments=attachments)
 
 
 # --- recorded
@@ -229,7 +230,7 @@ def test_a_run_records_what_it_must_be_resumed_with(tiny_encoder, tmp_path):
         ),
         ({**own, "attachments": []}, "compute_loss_func=steps.focal now"),
     ):
-        small.raises(DataError, f"{started} {now}", train, recipe, run.folder, resume=True, **other)
+        raises(DataError, f"{started} {now}", train, recipe, run.folder, resume=True, **other)
     train(recipe, run.folder, resume=True, **own)
     names = ["compute_loss_func=steps.focal", "steps.Lookahead"]
     assert read_json(run.folder / "environment.json")["attachments"] == names
@@ -247,4 +248,4 @@ class SameFile(bertkit.Attachment):
 def test_no_attachment_replaces_a_file_of_a_checkpoint(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=2", "training.save_steps=1")
     said = "two attachments would save optimizer.json"
-    small.raises(UserError, said, train, recipe, tmp_path / "run", attachments=[SameFile()])
+    raises(UserError, said, train, recipe, tmp_path / "run", attachments=[SameFile()])

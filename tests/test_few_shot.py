@@ -16,6 +16,7 @@ from scipy.special import expit, log_softmax, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
+from small import message_of, raises, write_recipe, write_rows
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import bertkit
@@ -222,14 +223,14 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
     library = pytest.importorskip("sentence_transformers")
     task, runner, examples = learned(KINDS[1], with_layout(tiny_encoder, tmp_path / "encoder", layout))
     save(runner.model, task, tmp_path / "model", SETTINGS)
-    theirs = library.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
+    theirs = library.SentenceTransformer(f"{tmp_path}/model", device="cpu").encode(TEXTS)
     linear = head.fit_head(task, examples, head.names_of(runner), seed=0)
     assert_allclose(theirs, linear.logits(examples.vectors)[:8], atol=1e-4)
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
     assert_allclose(found, softmax(theirs, 1), atol=1e-5)
     assert not list((tmp_path / "model").rglob("*.bin"))
     # it would have a random head
-    small.raises(
+    raises(
         RuntimeError,
         "ignore_mismatched_sizes",
         AutoModelForSequenceClassification.from_pretrained,
@@ -246,7 +247,7 @@ def test_the_cards_code_gives_the_same(case, tiny_encoder, tmp_path):
     save(runner.model, task, tmp_path / "model", SETTINGS)
     code = task.usage_of(task.options).plain
     found = {}
-    exec(code.replace("PATH_OR_HUB_ID", str(tmp_path / "model")), found)
+    exec(code.replace("PATH_OR_HUB_ID", f"{tmp_path}/model"), found)
     pair = [{"text_a": "your text", "text_b": "another"}]
     answers = load(tmp_path / "model", precision="fp32")(
         pair if task.options.pair else ["your text", "another"]
@@ -256,19 +257,19 @@ def test_the_cards_code_gives_the_same(case, tiny_encoder, tmp_path):
 
 
 def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder, tmp_path):
-    file = small.write_recipe(tmp_path, tiny_encoder)
+    file = write_recipe(tmp_path, tiny_encoder)
     overrides = ["task.method=head", "peft.r=4", "early_stopping.patience=2"]
-    said = small.message_of(RecipeError, load_recipe, file, overrides)
+    said = message_of(RecipeError, load_recipe, file, overrides)
     for key in "training.learning_rate training.num_train_epochs peft early_stopping".split():
         assert f"{key}: has no effect with task.method head" in said
     assert "training.per_device_eval_batch_size" not in said
     new = ["~training", "model.config={hidden_size: 16}", "~model.name", f"model.tokenizer={tiny_encoder}"]
-    small.raises(RecipeError, "needs a pretrained encoder", load_recipe, file, ["task.method=head", *new])
+    raises(RecipeError, "needs a pretrained encoder", load_recipe, file, ["task.method=head", *new])
 
 
 @pytest.mark.parametrize("method", ["head", "full", "null"])
 def test_a_written_recipe_is_the_same_recipe(method, tiny_encoder, tmp_path):
-    given = load_recipe(small.write_recipe(tmp_path, tiny_encoder), [f"task.method={method}", "~training"])
+    given = load_recipe(write_recipe(tmp_path, tiny_encoder), [f"task.method={method}", "~training"])
     (tmp_path / "again.yaml").write_text(to_yaml(given))
     assert load_recipe(tmp_path / "again.yaml") == given
     for other in ("head", "full", "null"):
@@ -370,7 +371,7 @@ def test_the_learning_rate_rises_and_falls():
 
 def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny_encoder, tmp_path):
     numbers = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", kind="regression")
-    small.raises(
+    raises(
         DataError,
         "contrastive needs labels; the rows have scores",
         bertkit.train,
@@ -455,7 +456,7 @@ def test_labels_are_few_for_a_training_by_steps_alone_and_rare_for_accuracy_alon
     recipe = small.recipe(tmp_path, tiny_encoder)
     for good, rare in ((18, False), (19, True)):  # two of 20 and of 21 rows are bad
         rows = [{"text": f"the cat {n}", "label": "bad" if n < 2 else "good"} for n in range(good + 2)]
-        small.write_rows(tmp_path / "train.jsonl", rows)
+        write_rows(tmp_path / "train.jsonl", rows)
         for overrides, few, told in (
             ([], True, rare),
             (["training.metric_for_best_model=f1_macro"], True, False),

@@ -11,6 +11,7 @@ from finished import report
 from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
+from small import raises, read_as, read_rows, write_rows
 from test_resume import killed, timeless
 
 from bertkit.data.origin import Origin
@@ -108,13 +109,13 @@ def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path):
     rows = [
         {"question": q, "context": c, "answers": ["red"], "customer": n % 5} for n, (q, c) in enumerate(asked)
     ]
-    source = small.write_rows(tmp_path / "train.jsonl", rows)
-    data = small.read_as(QA, {"train": source})
+    source = write_rows(tmp_path / "train.jsonl", rows)
+    data = read_as(QA, {"train": source})
     of, findings = fold_rows(data, 2, 42, get_task("question-answering").schema.group_columns)
     assert not findings
     assert Counter(of) == {1: 6, 2: 6}
     assert len(set(zip(of, (row["context"] for row in rows), strict=True))) == 4
-    grouped = small.read_as(QA, {"train": source}, group_by="customer", limit=11)
+    grouped = read_as(QA, {"train": source}, group_by="customer", limit=11)
     of, _ = fold_rows(grouped, 2, 42, ())
     kept = [
         rows[int(grouped.origins["train"].public(place).rpartition(":")[2]) - 1]["customer"]
@@ -140,20 +141,20 @@ def run(recipe, tmp_path_factory):
 
 
 def test_answers_are_those_of_a_model_trained_on_the_other_rows(recipe, run, tmp_path):
-    lines = small.read_rows(run.predictions("train-oof"))
+    lines = read_rows(run.predictions("train-oof"))
     rows = small.rows("single-label", small.SIZES["train"])
     assert [line["text"] for line in lines] == [row["text"] for row in rows]
     assert [line["location"] for line in lines] == [f"train.jsonl:{n}" for n in range(1, len(rows) + 1)]
     others = [row for row, line in zip(rows, lines, strict=True) if line["fold"] != 2]
     held = [{"text": row["text"]} for row, line in zip(rows, lines, strict=True) if line["fold"] == 2]
-    source = small.write_rows(tmp_path / "others.jsonl", others)
+    source = write_rows(tmp_path / "others.jsonl", others)
     alone = train(recipe.with_("folds=null", f"data.source.train={source}"), tmp_path / "alone")
     assert [line["answer"] for line in lines if line["fold"] == 2] == alone.load()(held)
 
 
 def test_without_held_out_rows_the_out_of_fold_score_is_the_one_reported(run):
     results = run.results
-    lines = small.read_rows(run.predictions("train-oof"))
+    lines = read_rows(run.predictions("train-oof"))
     assert list(results["splits"]) == ["train-oof"]
     right = sum(line["answer"]["label"] == line["label"] for line in lines)
     pooled = results["splits"]["train-oof"]
@@ -205,7 +206,7 @@ def test_report_card_and_summary_show_the_folds(run, capsys):
 
 def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run):
     results = run.results
-    lines = small.read_rows(run.predictions("train-oof"))
+    lines = read_rows(run.predictions("train-oof"))
     scores = []
     for fold in (1, 2, 3):
         counts = Counter(line["label"] for line in lines if line["fold"] != fold)
@@ -280,13 +281,13 @@ def test_what_folds_cannot_do_is_refused(tiny_encoder, tmp_path):
         ("task.name=pretraining", "folds: documents for pretraining have no targets"),
         ("folds=1", "folds: must be at least 2, found 1"),
     ):
-        small.raises(RecipeError, told, small.recipe, tmp_path, tiny_encoder, "folds=2", override)
+        raises(RecipeError, told, small.recipe, tmp_path, tiny_encoder, "folds=2", override)
 
 
 def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(recipe, tmp_path):
     with pytest.raises(DataError, match="no validation split, which early_stopping"):
         cross_validate(recipe.with_("early_stopping.patience=2"), tmp_path / "run")
-    small.raises(
+    raises(
         DataError,
         "folds: 17 folds need at least 17 groups",
         cross_validate,
@@ -295,7 +296,7 @@ def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(r
     )
     assert not (tmp_path / "run").exists()
     rows = [*small.rows("single-label", 8), {"text": "a cat", "label": "rare"}]
-    source = small.write_rows(tmp_path / "train.jsonl", rows)
+    source = write_rows(tmp_path / "train.jsonl", rows)
     more = ("~task.labels", f"data.source.train={source}", "training.max_steps=1")
     cross_validate(recipe.with_(*more), tmp_path / "run")
     findings = [each["what"] for each in read_json(tmp_path / "run/data.json")["findings"]]
@@ -312,16 +313,16 @@ def test_every_task_answers_its_training_rows_out_of_fold(case, tiny_encoder, tm
     rows = case.rows().to_list()
     if "group" in case.columns:  # here a query has several, which would join all of them
         rows = [{**row, "query": f"the {row['group']}"} for row in rows]
-    small.write_rows(tmp_path / "train.jsonl", rows)
+    write_rows(tmp_path / "train.jsonl", rows)
     recipe = {
         "task": case.options,
         "model": {"name": str(tiny_encoder), "max_length": case.max_length},
-        "data": {"source": {"train": str(tmp_path / "train.jsonl")}},
+        "data": {"source": {"train": f"{tmp_path}/train.jsonl"}},
         "training": {} if case.options.get("method") == "head" else {"max_steps": 1, "save_strategy": "no"},
         "folds": 2,
     }
     file = cross_validate(load_recipe(recipe), tmp_path / "run")
-    lines = small.read_rows(file)
+    lines = read_rows(file)
     assert len(lines) == len(rows)
     assert {line["fold"] for line in lines} == {1, 2}
     found = read_json(tmp_path / "run/folds.json")

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import small
+from small import message_of, problems_of, raises
 
 import bertkit
 from bertkit.data.python_rows import keep_rows, stored_files
@@ -44,8 +45,8 @@ def test_what_is_wrong_is_reported_at_once_with_key_paths():
         "early_stopping": {"patience": 0},
     }
     for found in (
-        small.message_of(bertkit.RecipeError, bertkit.Recipe, **sections),
-        small.message_of(bertkit.RecipeError, bertkit.load_recipe, sections),
+        message_of(bertkit.RecipeError, bertkit.Recipe, **sections),
+        message_of(bertkit.RecipeError, bertkit.load_recipe, sections),
     ):
         for each in (
             "task.kind: expected 'single-label', 'multi-label' or 'regression', found text 'multi'",
@@ -58,10 +59,8 @@ def test_what_is_wrong_is_reported_at_once_with_key_paths():
             "early_stopping.patience: must be at least 1, found 0",
         ):
             assert each in found
-    small.raises(
-        bertkit.RecipeError, r"task: missing(?s:.*)model: missing(?s:.*)data: missing", bertkit.Recipe
-    )
-    small.raises(
+    raises(bertkit.RecipeError, r"task: missing(?s:.*)model: missing(?s:.*)data: missing", bertkit.Recipe)
+    raises(
         bertkit.RecipeError,
         "task: expected a mapping, found the number 5",
         bertkit.Recipe,
@@ -86,7 +85,7 @@ def test_with_changes_a_copy_and_checks_it():
     assert (steps["save_strategy"], steps["save_steps"]) == ("steps", 20)
     assert "per_device_train_batch_size" not in recipe.with_(tokens=4096).training
     said = r"override training.lerning_rate=1(?s:.*)did you mean 'learning_rate'"
-    small.raises(bertkit.RecipeError, said, recipe.with_, "training.lerning_rate=1")
+    raises(bertkit.RecipeError, said, recipe.with_, "training.lerning_rate=1")
 
 
 STATED = """
@@ -154,13 +153,13 @@ def test_a_value_of_python_has_no_line_and_its_path_starts_here(tmp_path, monkey
     file.write_text(STATED + "seeds: []\n")
     assert [
         problem.where
-        for problem in small.problems_of(
+        for problem in problems_of(
             bertkit.RecipeError, read, file, None, {"training": {"learning_rate": -1}, "weight_decay": -1}
         )
     ] == ["", "", f"{file}:6"]
     (tmp_path / "x.csv").touch()
     monkeypatch.chdir(tmp_path)
-    assert read(file, "x.csv", {"seeds": [1]}).data.source == str(tmp_path / "x.csv")
+    assert read(file, "x.csv", {"seeds": [1]}).data.source == f"{tmp_path}/x.csv"
 
 
 def test_a_key_goes_where_the_only_section_has_it_with_rows_by_split_too():
@@ -199,7 +198,7 @@ def test_overrides_that_no_section_has_are_refused(tmp_path):
     ):
         with pytest.raises(bertkit.RecipeError, match=message):
             bertkit.train("text-classification", tmp_path / "run", data=ROWS, model="some/model", **values)
-        small.raises(bertkit.RecipeError, message, bertkit.Recipe(**BASE).with_, **values)
+        raises(bertkit.RecipeError, message, bertkit.Recipe(**BASE).with_, **values)
 
 
 def test_data_replaces_the_data_of_a_shipped_recipe_and_its_expected_scores():
@@ -232,8 +231,8 @@ def test_train_says_what_it_expects(tmp_path):
     ):
         train("text-clasification", tmp_path / "run", data=ROWS)
     said = "output_dir: expected a folder, found a list; data are passed by keyword"
-    small.raises(bertkit.RecipeError, said, train, "text-classification", ROWS)
-    small.raises(
+    raises(bertkit.RecipeError, said, train, "text-classification", ROWS)
+    raises(
         TypeError,
         "takes 2 positional arguments but 3 were given",
         train,
@@ -241,10 +240,8 @@ def test_train_says_what_it_expects(tmp_path):
         ROWS,
         tmp_path / "run",
     )
-    small.raises(
-        bertkit.RecipeError, "model: missing", train, "text-classification", tmp_path / "run", data=ROWS
-    )
-    small.raises(
+    raises(bertkit.RecipeError, "model: missing", train, "text-classification", tmp_path / "run", data=ROWS)
+    raises(
         bertkit.RecipeError,
         "data: missing",
         train,
@@ -252,7 +249,7 @@ def test_train_says_what_it_expects(tmp_path):
         tmp_path / "run",
         model="some/model",
     )
-    small.raises(
+    raises(
         bertkit.RecipeError,
         r"`memory` stands for rows that are given",
         bertkit.Recipe,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import small
-from small import ROOT
+from small import ROOT, read_data, read_rows, write_rows
 
 from bertkit.engine.clock import Clock
 from bertkit.recipe.recipe import load_recipe
@@ -107,7 +107,7 @@ def data(tmp_path_factory):
     home = tmp_path_factory.mktemp("GLUE_data")
 
     def write(path, made, mark=""):
-        small.write_rows(home / path, mark + "".join(f"{line}\n" for line in made))
+        write_rows(home / path, mark + "".join(f"{line}\n" for line in made))
 
     for task, layout in LAYOUTS.items():
         mark = "\ufeff" if task == "MRPC" else ""
@@ -159,7 +159,7 @@ def suite(glue, data, tiny_encoder, tmp_path_factory):
 def test_each_line_of_the_table_reads_its_files(name, word, data, monkeypatch):
     monkeypatch.chdir(data)
     recipe = load_recipe(name, [word])
-    read = small.read_data(recipe.data, TextClassification, recipe.task)
+    read = read_data(recipe.data, TextClassification, recipe.task)
     train = recipe.data.source["train"]
     task = Path(train).parent.name
     found = {split: list(part) for split, part in read.rows.items()}
@@ -180,17 +180,7 @@ def test_each_line_of_the_table_reads_its_files(name, word, data, monkeypatch):
 
 
 def test_the_table_has_all_recipes_and_says_what_they_say():
-    assert {name for name, _ in FILES} == {
-        "cola",
-        "sst2",
-        "mrpc",
-        "stsb",
-        "qqp",
-        "mnli",
-        "qnli",
-        "rte",
-        "wnli",
-    }
+    assert {name for name, _ in FILES} == set("cola sst2 mrpc stsb qqp mnli qnli rte wnli".split())
     for name, word in FILES:
         recipe = load_recipe(name, check_files=False)
         assert recipe.data.source == "nyu-mll/glue"
@@ -244,9 +234,9 @@ def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
                 "cola",
                 "rte",
                 "--data",
-                str(tmp_path / "some"),
+                f"{tmp_path}/some",
                 "--output-dir",
-                str(tmp_path / "runs"),
+                f"{tmp_path}/runs",
             ]
         )
     assert not (tmp_path / "runs").exists()
@@ -259,11 +249,11 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     monkeypatch.setattr(seeds, "Clock", partial(Clock, now=lambda: next(ticks)))
     speedrun = small.program(ROOT / "benchmarks/speedrun.py")
     rows = [{"text": f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}."} for n in range(40)]
-    corpus = small.write_rows(tmp_path / "corpus.jsonl", rows)
+    corpus = write_rows(tmp_path / "corpus.jsonl", rows)
     folder = tmp_path / "run"
     tiny = ["training.budget=20s", "training.logging_steps=1", "training.per_device_train_batch_size=4"]
     tiny += ["training.gradient_accumulation_steps=1", "model.config={preset: modernbert-tiny}"]
-    tiny += ["model.max_length=32", "data.validation=0.2", "verify=false", "explain=false"]
+    tiny += "model.max_length=32 data.validation=0.2 verify=false explain=false".split()
     arguments = ["--corpora", str(corpus), "--data", str(data), "--output-dir", str(folder), "--random"]
     arguments += ["--vocab-size", "300", "--seeds", "1", "2", "--tasks", "sst2", "--overrides", *tiny]
     arguments += ["--fine-tuning", *QUICK]
@@ -276,7 +266,7 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
         "20s",
         f"{seed['steps']:,}",
     )
-    last = small.read_rows(folder / "pretraining/metrics.jsonl")[-1]
+    last = read_rows(folder / "pretraining/metrics.jsonl")[-1]
     assert seed["steps"] < last["num_input_tokens_seen"] <= 4 * 32 * seed["steps"]
     assert pretrained["million tokens"] == f"{last['num_input_tokens_seen'] / 1e6:.1f}"
     assert pretrained["perplexity"] == f"{seed['metrics']['validation']['perplexity']:.1f}"

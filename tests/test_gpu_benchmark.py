@@ -27,7 +27,7 @@ def told(*options):
     """The lines that the program prints."""
     path = os.pathsep.join([str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--tiny", *options]
+    command = [sys.executable, f"{BENCHMARKS}/gpu.py", "--tiny", *options]
     return subprocess.run(command, env=environment, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 

@@ -17,6 +17,7 @@ from finished import finished, restate
 from huggingface_hub import ModelCard, constants, parse_eval_result_entries
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save, save_file
+from small import copy_of, raises, refused, refuses, write_rows
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError, RecipeError
@@ -46,7 +47,7 @@ def trained(two_seeds, tmp_path_factory):
 
 @pytest.fixture
 def run(trained, tmp_path):
-    return small.copy_of(trained, tmp_path / "run")
+    return copy_of(trained, tmp_path / "run")
 
 
 def answers(source, case, revision=None):
@@ -57,7 +58,7 @@ def answers(source, case, revision=None):
 # --- the round trip
 
 
-SENT = ("single-label", "ner-crf", "retrieval", "text-to-text", "mlm-nsp")  # one of each kind of files
+SENT = "single-label ner-crf retrieval text-to-text mlm-nsp".split()  # one of each kind of files
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_the_command_line_there_and_back(trained, hub, tmp_path, capsys):
         "answer"
     ]
     assert told == load(trained.folder)("the cat was good")
-    rows = small.write_rows(tmp_path / "new.jsonl", small.rows("single-label", 9, 40))
+    rows = write_rows(tmp_path / "new.jsonl", small.rows("single-label", 9, 40))
     assert evaluate(ME, data=rows) == evaluate(trained.folder, data=rows)
     card = hub.files(ME)["README.md"]
     assert b'bertkit.load("me/model")("your text")' in card
@@ -196,7 +197,7 @@ def test_private_unless_public_is_said(trained, hub):
     assert not hub.repos[ME].private
     for name, private in (("me/open", False), ("me/silent", None)):
         hub.create(name).private = private
-        small.raises(ModelError, f"{name} is public, so the model would be too", push, trained.folder, name)
+        raises(ModelError, f"{name} is public, so the model would be too", push, trained.folder, name)
         assert hub.repos[name].titles == []
         push(trained.folder, name, public=True)
         assert "config.json" in hub.files(name)
@@ -270,7 +271,7 @@ def test_what_is_not_fit_to_be_pushed_is_refused(trained, hub, tmp_path, capsys,
         with subtests.test(what, number=number):
             run = Run(shutil.copytree(trained.folder, tmp_path / str(number)))
             damage(run)
-            said = small.refused(capsys, "push", run.folder, ME)
+            said = refused(capsys, "push", run.folder, ME)
             assert re.search(what, said)
             assert TOKEN not in said
             assert hub.requests == []
@@ -278,14 +279,7 @@ def test_what_is_not_fit_to_be_pushed_is_refused(trained, hub, tmp_path, capsys,
 
 def test_what_no_model_folder_has_is_left_out_and_named(run, hub, caplog):
     (run.model / "sub").mkdir()
-    others = (
-        "private_rows.json",
-        "sub/a.json",
-        "sub/modeling.py",
-        "training_args.bin",
-        "config.json.bak",
-        ".env",
-    )
+    others = "private_rows.json sub/a.json sub/modeling.py training_args.bin config.json.bak .env".split()
     for name in others:
         (run.model / name).write_text("{}")
     sent = push(run.folder, ME).files.keys()
@@ -337,7 +331,7 @@ def test_what_people_wrote_in_two_places_is_not_lost(run, hub):
     push(run.folder, ME)
     edit_at_the_hub(hub, "bees", "wasps")
     commits = len(hub.repos[ME].commits)
-    small.raises(
+    raises(
         ModelError, r"have different texts between their markers\n    Write the final", push, run.folder, ME
     )
     assert len(hub.repos[ME].commits) == commits
@@ -350,14 +344,14 @@ def test_a_card_of_other_peoples_making_is_not_written_over(run, hub):
     hub.create(ME, files={"README.md": b"---\nlicense: mit\n---\n"})  # as the Hub's form makes it
     push(run.folder, ME)
     hub.create(ME, files={"README.md": b"# My own words\n"})
-    small.raises(ModelError, r"README.md of me/model: is a card without the lines", push, run.folder, ME)
+    raises(ModelError, r"README.md of me/model: is a card without the lines", push, run.folder, ME)
     assert hub.repos[ME].titles == []
     assert hub.files(ME)["README.md"] == b"# My own words\n"
 
 
 def test_nothing_is_public_without_a_licence(tiny_encoder, run, hub, tmp_path, capsys):
     write_text(run.folder / "recipe.yaml", to_yaml(run.recipe.model_copy(update={"hub": None})))
-    said = small.refused(capsys, "push", run.folder, ME, "--public")
+    said = refused(capsys, "push", run.folder, ME, "--public")
     assert "a public model needs a licence, and none is stated" in said
     assert f"{run.folder}/recipe.yaml, such as hub: {{license: apache-2.0}}" in said
     assert hub.requests == []
@@ -385,14 +379,14 @@ def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monk
     write_text(run.folder / "recipe.yaml", to_yaml(private))
     push(run.folder, ME)
     for more in ([], ["--dry-run"]):
-        said = small.refused(capsys, "push", run.folder, ME, "--public", *more)
+        said = refused(capsys, "push", run.folder, ME, "--public", *more)
         assert "private or missing repositories: you/private, you/gone, you/rows\n" in said
     hub.faults = always("GET /api/models/you/", 500)  # which says nothing about them
-    small.raises(ModelError, "repositories: you/rows\n", push, run.folder, ME, public=True)
+    raises(ModelError, "repositories: you/rows\n", push, run.folder, ME, public=True)
     hub.faults = []
     assert hub.repos[ME].private
     part = private.model_copy(update={"hub": Hub(repo_id=ME, private=False, license="mit")})
-    small.raises(RecipeError, "hub: the card would name private", check_hub, part)
+    raises(RecipeError, "hub: the card would name private", check_hub, part)
     check_hub(part.model_copy(update={"hub": Hub(repo_id=ME)}))
     push(run.folder, ME, public=True, name_private=True)
     assert not hub.repos[ME].private
@@ -408,12 +402,12 @@ def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monk
 
 def test_places_that_can_not_be_no_token_and_no_network(trained, hub, monkeypatch):
     for name in ("model", "me/mo del", "me/a--b"):
-        small.raises(ModelError, "is not a valid repository id", push, trained.folder, name)
-    small.raises(ModelError, "is a commit", push, trained.folder, ME, revision="0" * 40)
+        raises(ModelError, "is not a valid repository id", push, trained.folder, name)
+    raises(ModelError, "is a commit", push, trained.folder, ME, revision="0" * 40)
     monkeypatch.delenv("HF_TOKEN")
-    small.raises(ModelError, "not logged in to the Hub", push, trained.folder, ME)
+    raises(ModelError, "not logged in to the Hub", push, trained.folder, ME)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    small.raises(ModelError, "offline mode is on", push, trained.folder, ME)
+    raises(ModelError, "offline mode is on", push, trained.folder, ME)
     assert hub.requests == []
 
 
@@ -458,7 +452,7 @@ def test_somebody_else_pushes_at_the_same_time(trained, hub, monkeypatch):
         return real(self, line)
 
     monkeypatch.setattr(FakeHub, "fault", meddling)
-    small.raises(ModelError, r"the Hub refuses 'me/model' \(412\)", push, trained.folder, ME)
+    raises(ModelError, r"the Hub refuses 'me/model' \(412\)", push, trained.folder, ME)
     assert repo.titles == []
     assert hub.files(ME)["config.json"] == b"{}"
     with pytest.raises(ModelError, match=r"the Hub refuses 'them/model' \(403\)"):  # of another owner
@@ -497,14 +491,14 @@ def test_faults_in_a_pull(faults, message, trained, there, hub):
 def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkeypatch):
     with monkeypatch.context() as patch:
         patch.delenv("HF_TOKEN")
-        small.raises(ModelError, r"the Hub has no model 'me/model' \(or it is private\)", load, ME)
+        raises(ModelError, r"the Hub has no model 'me/model' \(or it is private\)", load, ME)
     load(ME)
     asked = len(hub.requests)
     assert load(ME, revision=there.commit)("a cat")
     assert not [line for line in hub.requests[asked:] if "/resolve/" in line]  # no file is fetched again
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert load(ME)("a cat") == load(trained.folder)("a cat")
-    small.raises(ModelError, "is not in the local Hub cache, and the Hub cannot be reached", load, "me/other")
+    raises(ModelError, "is not in the local Hub cache, and the Hub cannot be reached", load, "me/other")
 
 
 # --- in a recipe
@@ -527,5 +521,5 @@ def test_a_recipe_that_can_not_be_pushed_is_not_trained(tiny_encoder, tmp_path, 
         small.recipe(tmp_path, tiny_encoder, "hub.repo_id=x")
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, revision: {'a' * 40}}}")
     monkeypatch.delenv("HF_TOKEN")
-    small.refuses(RecipeError, r"(?s)is a commit.*not logged in", recipe, tmp_path)
+    refuses(RecipeError, r"(?s)is a commit.*not logged in", recipe, tmp_path)
     assert hub.requests == []

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import small
 from datasets import Dataset
-from small import refused, said
+from small import raises, refused, said, write_rows
 
 import bertkit
 from bertkit.data.sources import open_source
@@ -21,11 +21,15 @@ CLASSIFICATION = "text-classification"
 LONG = "the cat was good and it sat on the red mat and ran up and down"
 
 
-def table(header, *cells, count=40, delimiter=","):
-    """A file with a row for each number, in which {n} is the number and {side} good or bad."""
-    line = delimiter.join(cells)
-    rows = [line.format(n=number, side=("good", "bad")[number % 2], f=number / 8) for number in range(count)]
-    return "\n".join([*([delimiter.join(header)] if header else []), *rows]) + "\n"
+def table(header, line, count=40):
+    """A file with a row for each number: the line, in which {n} is the number, {side} good or bad, and {long}
+    a long text.
+    """
+    rows = [
+        line.format(n=number, side=("good", "bad")[number % 2], f=number / 8, long=LONG)
+        for number in range(count)
+    ]
+    return "\n".join([*([header] if header else []), *rows]) + "\n"
 
 
 def lines(count=40, **cells):
@@ -68,87 +72,84 @@ STUDIO = [
 ]
 FILES = {  # file -> its text, the task and its columns
     "topics.csv": (
-        table(
-            ["id", "day", "topic", "subject", "body"],
-            "{n}",
-            "2026-01-02",
-            "{side}",
-            "cat {n} sat",
-            LONG + " {n}",
-        ),
+        table("id,day,topic,subject,body", "{n},2026-01-02,{side},cat {n} sat,{long} {n}"),
         CLASSIFICATION,
         {"text": "body", "label": "topic"},
     ),
     "gaps.csv": (
-        table(["text", "note", "label"], "the cat {n} sat", "", "{side}"),
+        table("text,note,label", "the cat {n} sat,,{side}"),
         CLASSIFICATION,
         {"text": "text", "label": "label"},
     ),
     "answered.csv": (
-        table(["question", "passage", "answer"], "did cat {n} sit", LONG + " {n}", "{side}ly"),
+        table("question,passage,answer", "did cat {n} sit,{long} {n},{side}ly"),
         CLASSIFICATION,
         {"text_a": "question", "text_b": "passage", "label": "answer"},
     ),
     "judged.csv": (
-        table(["question", "document", "label"], "did cat {n} sit", LONG + " {n}", "{side}"),
+        table("question,document,label", "did cat {n} sit,{long} {n},{side}"),
         CLASSIFICATION,
         {"text_a": "question", "text_b": "document", "label": "label"},
     ),
     "spans.csv": (
-        table(["text", "spans"], "cat {n} sat on the mat", '"[[0, 3, ""PET""]]"'),
+        table("text,spans", 'cat {n} sat on the mat,"[[0, 3, ""PET""]]"'),
         "token-classification",
         {"text": "text", "spans": "spans"},
     ),
     "headless.csv": (
-        table([], "{side}", "the cat {n} sat"),
+        table("", "{side},the cat {n} sat"),
         CLASSIFICATION,
         {"text": "column2", "label": "column1"},
     ),
-    "twice.csv": (
-        table([], "the cat {n} sat", "the cat {n} sat", "{f}"),
-        "sentence-similarity",
-        {"text_a": "column1", "text_b": "column2", "score": "column3"},
+    "dates.csv": (
+        table("Received,Complaint,Department", "05-01-2024,the cat {n} sat,{side}"),
+        CLASSIFICATION,
+        {"text": "Complaint", "label": "Department"},
     ),
     "tabs.tsv": (
-        table(["text", "stars"], "the cat {n} sat", "{side}", delimiter="\t"),
+        table("text\tstars", "the cat {n} sat\t{side}"),
         CLASSIFICATION,
         {"text": "text", "label": "stars"},
     ),
     "index.csv": (
-        table(["", "text", "labels"], "{n}", "the cat {n} sat", "3", count=20)
-        + table([], "{n}", "a dog {n} ran", "4", count=20),
+        table(",text,labels", "{n},the cat {n} sat,3", count=20) + table("", "{n},a dog {n} ran,4", count=20),
         CLASSIFICATION,
         {"text": "text", "label": "labels"},
     ),
     "good.csv": (
-        table(["text", "good"], "the cat {n} sat", "{side}"),
+        table("text,good", "the cat {n} sat,{side}"),
         CLASSIFICATION,
         {"text": "text", "label": "good"},
     ),
     "clicked.csv": (
-        table(["query", "document", "grade", "clicked"], "where is cat {n}", LONG + " {n}", "1", "0"),
+        table("query,document,grade,clicked", "where is cat {n},{long} {n},1,0"),
         "retrieval",
         {"query": "query", "document": "document", "grade": "grade"},
     ),
     "numbers.csv": (
-        table(["review", "price"], "the cat {n} sat", "{f}"),
+        table("review,price", "the cat {n} sat,{f}"),
         CLASSIFICATION,
         {"text": "review", "score": "price"},
     ),
     "several.csv": (
-        table(["text", "tags"], "the cat {n} sat", "{side}|cat"),
+        table("text,tags", "the cat {n} sat,{side}|cat"),
         CLASSIFICATION,
         {"text": "text", "labels": "tags"},
     ),
     "marks.csv": (
-        table(["id", "comment", "rude", "angry"], "{n}", "the cat {n} sat", "0", "1", count=20)
-        + table([], "{n}", "a dog {n} ran", "true", "0.0", count=20),
+        table("id,comment,rude,angry", "{n},the cat {n} sat,0,1", count=20)
+        + table("", "{n},a dog {n} ran,true,0.0", count=20),
         CLASSIFICATION,
         {"text": "comment", "labels": ["rude", "angry"]},
     ),
     "mark.csv": (
-        table(["comment", "rude"], "the cat {n} sat", "0", count=20)
-        + table([], "a dog {n} ran", "1", count=20),
+        table("comment,rude", "the cat {n} sat,0", count=20) + table("", "a dog {n} ran,1", count=20),
+        CLASSIFICATION,
+        {"text": "comment", "label": "rude"},
+    ),
+    "constant.csv": (
+        table("comment,rude,active", "the cat {n} sat,0,1", count=20)
+        + table("", "a dog {n} ran,1,1", count=20),
         CLASSIFICATION,
         {"text": "comment", "label": "rude"},
     ),
@@ -158,17 +159,17 @@ FILES = {  # file -> its text, the task and its columns
         {"text": "text", "labels": "label"},
     ),
     "relations.csv": (
-        table(["premise", "hypothesis", "gold_label"], "the cat {n} sat", "it sat {n}", "{side}"),
+        table("premise,hypothesis,gold_label", "the cat {n} sat,it sat {n},{side}"),
         CLASSIFICATION,
         {"text_a": "premise", "text_b": "hypothesis", "label": "gold_label"},
     ),
     "similar.csv": (
-        table(["sentence1", "sentence2", "similarity"], "the cat {n} sat", "it sat {n}", "{f}"),
+        table("sentence1,sentence2,similarity", "the cat {n} sat,it sat {n},{f}"),
         "sentence-similarity",
         {"text_a": "sentence1", "text_b": "sentence2", "score": "similarity"},
     ),
     "found.csv": (
-        table(["query", "document", "grade"], "where is cat {n}", LONG + " {n}", "1"),
+        table("query,document,grade", "where is cat {n},{long} {n},1"),
         "retrieval",
         {"query": "query", "document": "document", "grade": "grade"},
     ),
@@ -199,7 +200,7 @@ FILES = {  # file -> its text, the task and its columns
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_becomes_a_recipe_that_is_checked(name, tmp_path, tiny_encoder):
     text, task, columns = FILES[name]
-    first = bertkit.init(small.write_rows(tmp_path / name, text), model=str(tiny_encoder))
+    first = bertkit.init(write_rows(tmp_path / name, text), model=str(tiny_encoder))
     written = first.text(tmp_path / "my.yaml")
     assert len(written.splitlines()) <= 15
     assert all("  # " in line or line[0] == "#" for line in written.splitlines())
@@ -211,7 +212,7 @@ def test_a_file_becomes_a_recipe_that_is_checked(name, tmp_path, tiny_encoder):
 
 def test_it_trains(tmp_path, tiny_encoder, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small.write_rows(Path("data/pets.csv"), table(["text", "label"], "the cat {n} sat", "{side}", count=200))
+    write_rows(Path("data/pets.csv"), table("text,label", "the cat {n} sat,{side}", count=200))
     told = said(capsys, "init", "data/pets.csv", "--model", tiny_encoder)
     assert "label: label, 2 values\n200 rows\nvalidation: 0.1\n" in told
     *_, check, train = told.splitlines()
@@ -226,35 +227,35 @@ def test_rows_of_python_and_folders(tmp_path, tiny_encoder):
     assert bertkit.check(first.recipe).jobs.only.task.describe()
     assert bertkit.init({"train": frame, "validation": 0.25}).sections["data"]["validation"] == 0.25
     for split in ("train", "dev"):
-        small.write_rows(tmp_path / f"{split}.csv", table(["text", "mood"], "the cat {n} sat", "{side}"))
+        write_rows(tmp_path / f"{split}.csv", table("text,mood", "the cat {n} sat,{side}"))
     assert "validation" not in bertkit.init(tmp_path).sections["data"]
 
 
 def test_what_is_ambiguous_is_asked(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small.write_rows(
-        Path("two.csv"), table(["text", "topic", "mood"], "the cat {n} sat", "{side}\x1b", "{side}")
-    )
-    small.write_rows(Path("one.csv"), table(["text", "mood"], "the cat {n} sat", "same"))
-    small.write_rows(
-        Path("both.csv"),
-        table(["left", "right", "mood", "kind"], "a cat {n} sat", "it sat {n}", "{side}", "{side}"),
-    )
+    write_rows(Path("two.csv"), table("text,topic,mood", "the cat {n} sat,{side}\x1b,{side}"))
+    write_rows(Path("one.csv"), table("text,mood", "the cat {n} sat,same"))
+    write_rows(Path("both.csv"), table("left,right,mood,kind", "a cat {n} sat,it sat {n},{side},{side}"))
     told = refused(capsys, "init", "two.csv", "--label", "topics")
     assert "no column topics" in told
     assert "topic: good\\x1b, bad\\x1b\n" in told
     assert "no column looks like the label:\n    mood: same\n" in refused(capsys, "init", "one.csv")
     assert "--text NAME; twice for a pair" in refused(capsys, "init", "both.csv")
     assert "more than two" in refused(capsys, "init", "both.csv", *["--text", "left"] * 3)
-    small.write_rows(
-        Path("close.csv"), table(["query", "document", "score"], "a cat {n}", "it sat {n}", "{f}")
-    )
+    write_rows(Path("close.csv"), table("query,document,score", "a cat {n},it sat {n},{f}"))
     similar = bertkit.init("close.csv", task="sentence-similarity", label="score").sections["data"]["columns"]
     assert [*similar] == ["text_a", "text_b", "score"]
     assert "no columns of retrieval" in refused(capsys, "init", "two.csv", "--task", "retrieval")
     assert "no file or folder" in refused(capsys, "init", "three.csv")
+    twice = table("Topic,What do you like?,What do you like?", "{side},the cat {n} sat,the dog")
+    write_rows(Path("form.csv"), twice)
+    assert "duplicate columns" in refused(capsys, "init", "form.csv")
     assert not [*Path().glob("*.yaml")]
-    pair = ("init", "both.csv", "--text", "right", "--text", "left", "--output", "my.yaml")
+    write_rows(Path("short.csv"), table("text,mood", "the cat {n} sat,{side}") + "the cat\n")
+    assert "data.missing_fields=ignore" in refused(capsys, "init", "short.csv")
+    section = bertkit.init("short.csv", layout=["data.missing_fields=ignore"]).sections["data"]
+    assert section["missing_fields"] == "ignore"
+    pair = "init both.csv --text right --text left --output my.yaml".split()
     told = refused(capsys, *pair)
     assert (
         "several columns could be the label:\n    mood: good, bad\n    kind: good, bad\n    Name it: --label"
@@ -267,10 +268,10 @@ def test_what_is_ambiguous_is_asked(tmp_path, capsys, monkeypatch):
     assert Path("my.yaml").read_text() == before
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("encoding", "utf-8 utf-8-sig utf-16 cp1252".split())
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_encodings_and_delimiters(encoding, delimiter, tmp_path):
-    text = table(["Überschrift", "note"], "die größte Katze {n}", "{side}", delimiter=delimiter)
+    text = table("Überschrift,note", "die größte Katze {n},{side}").replace(",", delimiter)
     (tmp_path / "a.csv").write_text(text, encoding=encoding)
     first = bertkit.init(tmp_path / "a.csv")
     stated = {"delimiter": delimiter} if delimiter != "," else {}
@@ -288,7 +289,7 @@ def test_encodings_and_delimiters(encoding, delimiter, tmp_path):
 )
 def test_no_name_is_yaml(name, tmp_path):
     rows = lines(**{name: "the cat N0 sat", f"{name}2": "SIDE"})
-    first = bertkit.init(small.write_rows(tmp_path / "#a: b.jsonl", rows))
+    first = bertkit.init(write_rows(tmp_path / "#a: b.jsonl", rows))
     document = parse(first.text(tmp_path / "my.yaml"))
     assert not document.faults
     assert document.data == json.loads(json.dumps(first.sections, default=str))
@@ -297,17 +298,13 @@ def test_no_name_is_yaml(name, tmp_path):
 
 
 def test_the_encoder_and_its_settings_follow_the_rows(tmp_path):
-    many = small.write_rows(
-        tmp_path / "many.csv", table(["text", "label"], LONG * 9 + " {n}", "{side}", count=5001)
-    )
+    many = write_rows(tmp_path / "many.csv", table("text,label", LONG * 9 + " {n},{side}", count=5001))
     first = bertkit.init(many)
     assert first.why[-3] == "the first 5,000 rows"
     assert first.recipe.model.max_length == 256
     assert first.recipe.training["num_train_epochs"] == 4
     assert first.recipe.task.method is None
-    few = bertkit.init(
-        small.write_rows(tmp_path / "few.csv", table(["text", "label"], LONG + " {n}", "{side}"))
-    )
+    few = bertkit.init(write_rows(tmp_path / "few.csv", table("text,label", "{long} {n},{side}")))
     assert few.recipe.task.method == "contrastive"
     assert few.recipe.model.name == "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -320,20 +317,20 @@ def test_sources_other_than_one_file(tmp_path):
     held = bertkit.init(rows)
     assert held.sections["data"].items() > {"validation": 0.1, "test": 0.1}.items()
     assert held.sections["data"]["columns"] == columns
-    small.raises(UserError, "in no file", held.text, tmp_path / "my.yaml")
-    small.write_rows(tmp_path / "tests" / "test.csv", table(["text", "label"], "the cat {n} sat", "{side}"))
-    small.raises(UserError, "no split train; it has test", bertkit.init, tmp_path / "tests")
-    several = dict.fromkeys(("train", "test"), str(tmp_path / "tests" / "test.csv"))
-    small.raises(UserError, "several files", bertkit.init, several)
-    bad = table(["text", "label"], "die größte Katze {n}", "{side}").encode() + b"\xff,good\n"
+    raises(UserError, "in no file", held.text, tmp_path / "my.yaml")
+    write_rows(tmp_path / "tests" / "test.csv", table("text,label", "the cat {n} sat,{side}"))
+    raises(UserError, "no split train; it has test", bertkit.init, tmp_path / "tests")
+    several = dict.fromkeys(("train", "test"), f"{tmp_path}/tests/test.csv")
+    raises(UserError, "several files", bertkit.init, several)
+    bad = table("text,label", "die größte Katze {n},{side}").encode() + b"\xff,good\n"
     (tmp_path / "bad.csv").write_bytes(bad)
-    small.raises(DataError, "bad.csv:42: byte 0xFF", bertkit.init, tmp_path / "bad.csv")
+    raises(DataError, "bad.csv:42: byte 0xFF", bertkit.init, tmp_path / "bad.csv")
 
 
 def test_columns_of_0_and_1_that_are_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = table(["text", "mood", '"a,b"', "c", "d"], "the cat {n} sat", "{side}", "1", "0", "1")
-    small.write_rows(Path("a.csv"), text + table([], "a dog {n} ran", "{side}", "0", "1", "0"))
+    text = table('text,mood,"a,b",c,d', "the cat {n} sat,{side},1,0,1")
+    write_rows(Path("a.csv"), text + table("", "a dog {n} ran,{side},0,1,0"))
     told = refused(capsys, "init", "a.csv")
     assert "    mood: good, bad\n    a,b, c, d: ['a,b', 'd'], ['c']\n" in told
     assert "unlike these:\n    mood: good, bad\n" in refused(capsys, "init", "a.csv", "--label", "mood,c")
@@ -347,7 +344,7 @@ def test_columns_of_0_and_1_that_are_named(tmp_path, capsys, monkeypatch):
 
 def test_labels_in_several_spellings(tmp_path):
     rows = lines(text="the cat N0 sat", label="SIDE") + lines(text="a dog N0 sat", label="SIDE ")
-    first = bertkit.init(small.write_rows(tmp_path / "a.jsonl", rows))
+    first = bertkit.init(write_rows(tmp_path / "a.jsonl", rows))
     assert first.sections["data"]["labels"] == "casefold"
     assert {*read_data(first).rows["train"]["label"]} == {"good", "bad"}
 
@@ -356,17 +353,14 @@ def test_labels_in_several_spellings(tmp_path):
 def test_what_stands_between_labels_is_recognised(separator, tmp_path):
     pairs = [one if one == other else f"{one}{separator}{other}" for one in "abc" for other in "abc"]
     rows = [{"text": f"the cat number {n}", "topics": pairs[n % 9]} for n in range(36)]
-    first = bertkit.init(small.write_rows(tmp_path / "a.jsonl", rows), label="topics")
+    first = bertkit.init(write_rows(tmp_path / "a.jsonl", rows), label="topics")
     assert first.sections["data"].get("labels_separator", "|") == separator.strip()
     assert "topics, 3 values" in first.why[2]
     assert {label for labels in read_data(first).rows["train"]["labels"] for label in labels} == {*"abc"}
     bars = [{"text": f"the cat number {n}", "label": f"{n % 6}|{n % 5}"} for n in range(60)]
-    assert "labels" in bertkit.init(small.write_rows(tmp_path / "c.jsonl", bars)).sections["data"]["columns"]
+    assert "labels" in bertkit.init(write_rows(tmp_path / "c.jsonl", bars)).sections["data"]["columns"]
     commas = [{"text": f"the cat number {n}", "label": f"{n % 6},{n % 5}"} for n in range(60)]
-    assert (
-        "labels_separator"
-        not in bertkit.init(small.write_rows(tmp_path / "b.jsonl", commas)).sections["data"]
-    )
+    assert "labels_separator" not in bertkit.init(write_rows(tmp_path / "b.jsonl", commas)).sections["data"]
 
 
 def read_data(first):
@@ -381,11 +375,11 @@ def test_a_folder_of_texts_by_label(splits, tmp_path, tiny_encoder):
     for split in splits:
         for number in range(12):
             side = ("pos", "neg")[number % 2]
-            small.write_rows(folder / split / side / f"{number:02}.txt", f"the größte {number}\n\n{split}\n")
-    small.write_rows(folder / splits[0] / "unsup" / "1.txt", "the cat")
-    small.write_rows(folder / "README", "about it")
+            write_rows(folder / split / side / f"{number:02}.txt", f"the größte {number}\n\n{split}\n")
+    write_rows(folder / splits[0] / "unsup" / "1.txt", "the cat")
+    write_rows(folder / "README", "about it")
     for hidden in ("pos/._00.txt", "pos/folder.txt/1.txt", "__MACOSX/._pos"):  # as macOS packs them
-        small.write_rows(folder / splits[0] / hidden, "\0")
+        write_rows(folder / splits[0] / hidden, "\0")
     first = bertkit.init(folder, model=str(tiny_encoder))
     (tmp_path / "my.yaml").write_text(first.text(tmp_path / "my.yaml"))
     assert bertkit.check(tmp_path / "my.yaml").jobs.recipe == first.recipe
@@ -397,17 +391,15 @@ def test_a_folder_of_texts_by_label(splits, tmp_path, tiny_encoder):
     assert any(row in [*rows] for rows in loaded.rows.values())
     assert f"{folder / splits[0] / 'unsup'}" in loaded.findings[0].what
     (folder / splits[0] / "pos" / "00.txt").write_bytes(b"gr\xf6\xdfte")
-    small.raises(DataError, r"00.txt:1: byte 0xF6", read_data, first)
+    raises(DataError, r"00.txt:1: byte 0xF6", read_data, first)
 
 
 def test_no_split_of_texts_by_label_is_left_out_unsaid(tmp_path):
     for part in ("train/pos", "train/neg", "dev/pos"):
-        small.write_rows(tmp_path / part / "1.txt", f"the {part}")
+        write_rows(tmp_path / part / "1.txt", f"the {part}")
     spec = DataSpec(source=str(tmp_path))
     kind = get_task("text-classification")
     rows = small.read_data(spec, kind, kind.Options(name=kind.name)).rows
     assert [row["text"] for row in rows["validation"]] == ["the dev/pos"]
-    small.write_rows(tmp_path / "test" / "1.txt", "a cat")
-    small.raises(
-        DataError, "test: holds no texts by label\n    Write test/LABEL/", open_source, spec, None, None
-    )
+    write_rows(tmp_path / "test" / "1.txt", "a cat")
+    raises(DataError, "test: holds no texts by label\n    Write test/LABEL/", open_source, spec, None, None)

@@ -15,7 +15,7 @@ from bertkit.sections import Section
 from bertkit.tasks import OURS
 
 PAGES = [ROOT / "README.md", ROOT / "SKILL.md", *sorted((ROOT / "docs").glob("*.md"))]
-NO_KEYS = ("safetensors", "onnx", "py", "json", "skops", "encode", "predict", "KEY", "VALUE")  # after a dot
+NO_KEYS = tuple("safetensors onnx py json skops encode predict KEY VALUE".split())  # after a dot
 SECTIONS = {name for name, field in Recipe.model_fields.items() if name not in ("seeds", "expected")}
 DOTTED = re.compile(rf"(?<![\w./-])(?:{'|'.join(sorted(SECTIONS))})(?:\.\w+)+(?![\w(/])")
 FLOW = re.compile(rf"(?<![\w.-])((?:{'|'.join(sorted(SECTIONS))}): *\{{.*\}})")

@@ -5,8 +5,8 @@ from functools import partial
 
 import pandas as pd
 import pytest
-import small
 from sklearn.preprocessing import MultiLabelBinarizer
+from small import message_of, raises, read_data, text, write_rows
 
 import bertkit
 from bertkit.cache import file_digest
@@ -21,7 +21,7 @@ KIND = get_task("text-classification")
 WORDS = get_task("token-classification")
 NAMES = ["rude", "Angry", "10"]
 LABELS = [["rude"], [], ["10", "rude"], ["Angry"], ["Angry", "10"], ["10", "Angry", "rude"]] * 4
-TEXTS = [small.text(number, bool(labels)) for number, labels in enumerate(LABELS)]
+TEXTS = [text(number, bool(labels)) for number, labels in enumerate(LABELS)]
 FORMS = {  # of a cell
     "numbers": {0: 0, 1: 1},
     "texts": {0: "0", 1: " 1 "},
@@ -49,7 +49,7 @@ def read(source, kind=KIND, **settings):
     if isinstance(source, pd.DataFrame):
         section, rows = data_section(source)
         section |= store_rows(rows)
-    return small.read_data(DataSpec(**section, **settings), kind, kind.Options(name=kind.name))
+    return read_data(DataSpec(**section, **settings), kind, kind.Options(name=kind.name))
 
 
 def write(frame, file):
@@ -87,17 +87,15 @@ def test_other_cells_are_named_all_at_once(tmp_path):
     frame.loc[1, "rude"] = "yes"
     frame.loc[[2, 5], "10"] = 0.5
     file = write(frame, tmp_path / "a.csv")
-    told = small.message_of(DataError, read, file, columns=COLUMNS)
+    told = message_of(DataError, read, file, columns=COLUMNS)
     assert f"{file}:3: `rude` holds 'yes', where 0 or 1 is expected\n" in told
     assert f"{file}:4: `10` holds '0.5', where 0 or 1 is expected; also in {file}:7" in told
     without = {**COLUMNS, "labels": ["rude", "angry", "10"]}
-    small.raises(
-        DataError, r"no column `angry`.*\n.*labels: \[rude, Angry, \"10\"\]", read, file, columns=without
-    )
-    small.raises(DataError, "label` cannot be read", read, file, columns={"label": NAMES})
+    raises(DataError, r"no column `angry`.*\n.*labels: \[rude, Angry, \"10\"\]", read, file, columns=without)
+    raises(DataError, "label` cannot be read", read, file, columns={"label": NAMES})
     write(marks()[["comment", "rude"]], tmp_path / "test.csv")
     write(marks(), tmp_path / "train.csv")
-    small.raises(DataError, "test.csv: no column `Angry`", read, tmp_path, columns=COLUMNS)
+    raises(DataError, "test.csv: no column `Angry`", read, tmp_path, columns=COLUMNS)
     write(marks()[["comment"]], tmp_path / "test.csv")
     assert "labels" not in read(tmp_path, columns=COLUMNS).rows["test"].column_names
 
@@ -108,7 +106,7 @@ def test_an_empty_cell_is_a_missing_label(empty, tmp_path):
     frame.loc[3, "rude"] = empty
     file = write(frame, tmp_path / "a.jsonl")
     where = f"1 of 24 rows of train has no `rude`, `Angry`, `10`: {file}:4"
-    small.raises(DataError, where, read, file, columns=COLUMNS)
+    raises(DataError, where, read, file, columns=COLUMNS)
     loaded = read(file, columns=COLUMNS, missing_labels="ignore")
     assert loaded.rows["train"]["labels"][:] == [sorted(labels) for labels in LABELS[:3] + LABELS[4:]]
 
@@ -121,7 +119,7 @@ def test_a_column_of_zeros_is_a_label_that_is_missed(tmp_path):
 
 def test_a_list_of_corrections_has_the_names(tmp_path):
     file = write(marks(), tmp_path / "a.csv")
-    new = small.write_rows(tmp_path / "new.jsonl", [{"location": f"{file}:3", "labels": ["rude"]}])
+    new = write_rows(tmp_path / "new.jsonl", [{"location": f"{file}:3", "labels": ["rude"]}])
     loaded = read(file, columns=COLUMNS, relabel=str(new))
     assert loaded.rows["train"]["labels"][1] == ["rude"]
 
@@ -189,7 +187,7 @@ def test_spellings_become_the_most_frequent_one_of_train(several, tmp_path):
         files["clean"] = [[name] for name in CLEAN]
     loaded = {}
     for name, values in files.items():
-        file = small.write_rows(tmp_path / f"{name}.jsonl", labelled(target, values))
+        file = write_rows(tmp_path / f"{name}.jsonl", labelled(target, values))
         loaded[name] = read(file, labels="casefold", validation=0.25)
     if not several:
         assert loaded["spelled"].fingerprints == loaded["clean"].fingerprints
@@ -205,23 +203,23 @@ def test_spellings_become_the_most_frequent_one_of_train(several, tmp_path):
 
 
 def test_other_splits_and_models_decide_nothing(tmp_path):
-    small.write_rows(tmp_path / "train.jsonl", labelled("label", ["a b", "c"]))
-    small.write_rows(tmp_path / "test.jsonl", labelled("label", ["A  B", "A  B", "C "]))
-    small.raises(DataError, "data: {labels: casefold}", read, tmp_path)
+    write_rows(tmp_path / "train.jsonl", labelled("label", ["a b", "c"]))
+    write_rows(tmp_path / "test.jsonl", labelled("label", ["A  B", "A  B", "C "]))
+    raises(DataError, "data: {labels: casefold}", read, tmp_path)
     assert read(tmp_path, labels="casefold").rows["test"]["label"][:3] == ["a b", "a b", "c"]
     options = KIND.Options(name=KIND.name)
-    spec = DataSpec(source={"test": str(tmp_path / "test.jsonl")}, labels="casefold")
-    known = partial(small.read_data, spec, KIND, options, splits={"test"})
+    spec = DataSpec(source={"test": f"{tmp_path}/test.jsonl"}, labels="casefold")
+    known = partial(read_data, spec, KIND, options, splits={"test"})
     assert known(known_labels=["A b", "c"]).rows["test"]["label"][:3] == ["A b", "A b", "c"]
 
 
 def test_types_of_entities_and_labels_of_words(tmp_path):
-    tags = ["B-Loc", "I-Loc", "O", "B-LOC", "B-Loc"]
+    tags = "B-Loc I-Loc O B-LOC B-Loc".split()
     rows = [{"tokens": list("abcde"), "tags": tags}] * 3
-    file = small.write_rows(tmp_path / "a.jsonl", rows)
+    file = write_rows(tmp_path / "a.jsonl", rows)
     assert read(file, WORDS, labels="casefold").rows["train"]["tags"][0] == [*tags[:3], "B-Loc", "B-Loc"]
     spans = [{"start": 0, "end": 3, "label": "pet"}, {"start": 4, "end": 7, "label": "Pet"}]
-    file = small.write_rows(tmp_path / "b.jsonl", [{"text": "cat dog", "spans": spans}])
+    file = write_rows(tmp_path / "b.jsonl", [{"text": "cat dog", "spans": spans}])
     row = read(file, WORDS, labels="casefold").rows["train"][0]
     assert row["tags"] == ["B-pet", "B-pet"]
     assert [span["label"] for span in row["spans"]] == ["pet", "pet"]

@@ -18,6 +18,7 @@ import pytest
 import small
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, Value
 from safetensors.torch import load_file
+from small import raises, read_data, refuses, write_rows
 from transformers import TrainerCallback
 
 import bertkit
@@ -93,9 +94,7 @@ def test_missing_values_are_missing_and_a_named_index_of_pandas_is_a_column():
         assert [row["text"] for row in loaded(frame)["train"]] == ["a", "", "b"]
     frame = pandas.DataFrame(TRAIN).set_index("text")
     assert loaded(frame)["train"][3]["text"] == TRAIN[3]["text"]
-    small.raises(
-        bertkit.DataError, r"needs a column `text`.*found: 'id', 'label'", loaded, frame.rename_axis(None)
-    )
+    raises(bertkit.DataError, r"needs a column `text`.*found: 'id', 'label'", loaded, frame.rename_axis(None))
 
 
 def test_a_data_set_keeps_its_class_names_and_a_datasetdict_is_read_like_one_of_the_hub(tiny_encoder):
@@ -109,7 +108,7 @@ def test_a_data_set_keeps_its_class_names_and_a_datasetdict_is_read_like_one_of_
     assert {split: len(rows) for split, rows in loaded(given).items()} == {"train": 16, "validation": 3}
     named = loaded({"source": given, "splits": {"test": "unsupervised"}})
     assert list(named) == ["train", "validation", "test"]
-    small.raises(bertkit.DataError, "no split train; it has a", data_section, DatasetDict({"a": one}))
+    raises(bertkit.DataError, "no split train; it has a", data_section, DatasetDict({"a": one}))
 
 
 def test_paths_names_and_columns_called_source_stay_what_they_are(tmp_path):
@@ -147,6 +146,7 @@ NO_DATA = [
     (pandas.DataFrame({"text": ["a", object()]}), f"{UNSTORED} with 'a' in row 1, <object object"),
     ({"text": ["\ud83d", "b"]}, rf"{UNSTORED} with '\\ud83d'(?s:.*)in UTF-8"),
     ([{"x": {"a": 1}}, {"x": {"b": "x"}}, {"x": {"b": 2}}], "train: `x` cannot be stored, with "),
+    ([{**row, "meta": {}} for row in TRAIN], "train: cannot be stored: .*meta"),
     (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "several columns are called text"),
     ({"test": TRAIN}, "no train split; available: test"),
     ([*TRAIN[:11], {**TRAIN[11], "text": 12.5}, *TRAIN[12:]], rf"{UNSTORED} with 'the cat.*, 12.5 in row 12"),
@@ -159,7 +159,7 @@ NO_DATA = [
 @pytest.mark.parametrize(("given", "message"), NO_DATA)
 def test_what_is_no_data_is_refused_with_what_to_write(given, message, tmp_path, tiny_encoder):
     recipe = {"task": "text-classification", "model": {"name": tiny_encoder, "max_length": 32}, "data": given}
-    small.refuses(bertkit.UserError, message, recipe, tmp_path)
+    refuses(bertkit.UserError, message, recipe, tmp_path)
 
 
 # --- runs
@@ -175,7 +175,7 @@ def run(tiny_encoder, tmp_path_factory):
 
 def test_a_frame_trains_as_its_file_does(run, tiny_encoder, tmp_path):
     for split, rows in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
-        small.write_rows(tmp_path / f"{split}.jsonl", rows)
+        write_rows(tmp_path / f"{split}.jsonl", rows)
     from_files = bertkit.train(
         "text-classification", tmp_path / "run", data=tmp_path, model=str(tiny_encoder), **QUICK
     )
@@ -207,7 +207,7 @@ def test_everything_that_reads_the_rows_works_in_another_place(run, tmp_path, mo
     """The run was moved, and the cache is another one."""
     moved = tmp_path / "moved"
     shutil.copytree(run.folder, moved)
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/empty")
     expected = run.results["splits"]["test"]["metrics"]
     assert bertkit.evaluate(moved)["metrics"] == expected
     for command in (["evaluate", str(moved)], ["check", f"{moved}/recipe.yaml"], ["report", str(moved)]):
@@ -232,7 +232,7 @@ def test_an_interrupted_run_continues_from_its_folder_alone(run, tiny_encoder, t
             model=tiny_encoder,
             **QUICK,
         )
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/empty")
     other = {**data, "train": TRAIN[:-1]}
     with pytest.raises(bertkit.RecipeError, match="another recipe; new lines: fingerprint"):
         bertkit.train(
@@ -246,9 +246,9 @@ def test_an_interrupted_run_continues_from_its_folder_alone(run, tiny_encoder, t
 def test_a_recipe_without_its_rows_says_where_they_are(run, tmp_path, monkeypatch):
     copy = shutil.copy(run.folder / "recipe.yaml", tmp_path / "copy.yaml")
     assert bertkit.load_recipe(copy).data.source == "memory"
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/empty")
     lost = r"given from Python, and its `data` folder is not beside it(?s:.*)data.folder="
-    small.raises(bertkit.DataError, lost, bertkit.train, bertkit.load_recipe(copy), tmp_path / "run")
+    raises(bertkit.DataError, lost, bertkit.train, bertkit.load_recipe(copy), tmp_path / "run")
     for override in (
         [f"data.folder={run.folder}/data"],
         [f"data.source={run.folder}/data", "~data.fingerprint"],
@@ -270,14 +270,14 @@ def test_a_sweep_of_rows_given_from_python_keeps_them(tiny_encoder, tmp_path, mo
     recipe = read("text-classification", data, {"model": tiny_encoder, **QUICK})
     (tmp_path / "space.yaml").write_text("training.learning_rate: [1e-3, 1e-4]\n")
     done = sweep(recipe, tmp_path / "space.yaml", tmp_path / "sweep", trials=1, confirm=1)
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/empty")
     assert bertkit.evaluate(done.folder / "best")["rows"] == 10
     assert bertkit.train(bertkit.load_recipe(done.folder / "best.yaml"), tmp_path / "run").finished
 
 
 def test_rows_are_kept_as_long_as_a_recipe_names_them(tmp_path, tiny_encoder, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/cache")
 
     def kept():
         gc.collect()
@@ -315,7 +315,7 @@ def test_rows_are_kept_as_long_as_a_recipe_names_them(tmp_path, tiny_encoder, mo
 
 
 def test_a_folder_for_rows_that_cannot_be_made_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/none")
     with pytest.raises(
         bertkit.DataError, match=r"none: rows and answers cannot be written there(?s:.*)TMPDIR"
     ):
@@ -343,10 +343,10 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
     assert bertkit.evaluate(run.folder, both)["metrics"] == expected
     # a model folder has no data
     assert bertkit.evaluate(run.model, pandas.DataFrame(TEST))["metrics"] == expected
-    file = small.write_rows(tmp_path / "test.jsonl", TEST)
+    file = write_rows(tmp_path / "test.jsonl", TEST)
     assert bertkit.evaluate(run.folder, file)["metrics"] == expected
     renamed = pandas.DataFrame(TEST).rename(columns={"text": "review"})
-    section = {"source": {"test": str(small.write_rows(tmp_path / "r.jsonl", renamed.to_dict("records")))}}
+    section = {"source": {"test": str(write_rows(tmp_path / "r.jsonl", renamed.to_dict("records")))}}
     assert bertkit.evaluate(run.model, section | {"columns": {"text": "review"}})["metrics"] == expected
     assert (
         bertkit.evaluate(run.folder, renamed, overrides=["data.columns.text=review"])["metrics"] == expected
@@ -361,7 +361,7 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
         (pandas.DataFrame({"words": ["a"], "label": ["good"]}), "test: needs a column `text`"),
         (5, "expected rows, found int 5"),
     ):
-        small.raises(bertkit.DataError, message, bertkit.evaluate, run.folder, wrong)
+        raises(bertkit.DataError, message, bertkit.evaluate, run.folder, wrong)
 
 
 def test_frames_are_answered_as_their_rows_are(run):
@@ -377,7 +377,7 @@ def test_frames_are_answered_as_their_rows_are(run):
         ({"words": ["a"]}, "words"),
         ({"review": ["a"], "label": ["good"]}, "review, label"),
     ):
-        small.raises(
+        raises(
             bertkit.DataError,
             rf"row 1: no text .*in this row; it has {found}\n",
             predictor,
@@ -451,15 +451,15 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder, tmp_path):
         )
     said = r"expected texts, found columns(?s:.*)frame\[\"text\"\]"
     for columns in (series.to_frame("text"), {"text": series.tolist()}):
-        small.raises(bertkit.DataError, said, predictor.encode, columns)
+        raises(bertkit.DataError, said, predictor.encode, columns)
     for other in (np.array("a cat"), 5):
         for call in (predictor.encode, predictor, predictor.frame, partial(explain_rows, predictor)):
-            small.raises(bertkit.DataError, "expected texts or rows, found", call, other)
+            raises(bertkit.DataError, "expected texts or rows, found", call, other)
     wrong = pandas.Series(["a", None, 3])
-    small.raises(
+    raises(
         bertkit.DataError, "row 2: holds None, where text is expected; also in row 3", predictor.encode, wrong
     )
-    small.raises(bertkit.DataError, "expected several texts, found one", predictor.encode, "a cat")
+    raises(bertkit.DataError, "expected several texts, found one", predictor.encode, "a cat")
 
 
 NESTED = [("ner", "token-classification", "polars"), ("qa", "question-answering", "columns")]
@@ -480,6 +480,6 @@ def test_rows_of_every_task_are_those_of_their_files(sample, task, library):
         task, {split: LIBRARIES[library](each) for split, each in rows.items()}, {"model": "some/model"}
     )
     both = (recipe.data, DataSpec(source=f"sample:{sample}"))
-    ours, theirs = (small.read_data(spec, kind, recipe.task) for spec in both)
+    ours, theirs = (read_data(spec, kind, recipe.task) for spec in both)
     assert list(ours.fingerprints) == ["train", "validation", "test"]
     assert ours.fingerprints == theirs.fingerprints

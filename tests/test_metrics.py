@@ -51,7 +51,7 @@ def json_ready(scores):
 def of_decisions(truth, chosen, **how):
     """scikit-learn's scores of single labels."""
     expected = {"accuracy": sk.accuracy_score(truth, chosen)}
-    for name in ("f1_macro", "f1_micro", "f1_weighted", "precision_macro", "recall_macro"):
+    for name in "f1_macro f1_micro f1_weighted precision_macro recall_macro".split():
         measure, average = name.split("_")
         expected[name] = getattr(sk, f"{measure}_score")(truth, chosen, average=average, **how)
     return {**expected, "matthews_correlation": sk.matthews_corrcoef(truth, chosen)}

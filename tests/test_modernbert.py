@@ -11,6 +11,7 @@ import small
 import torch
 import transformers
 from cases import CASES, DOCUMENTS, DRAWN, SETTINGS, encoder, every
+from small import problems_of, raises, write_rows
 from test_pretraining import recipe_of
 from test_task_contract import ask, numbers
 from transformers import (
@@ -126,7 +127,7 @@ def test_the_page_has_these_presets_and_fields():
     page = (Path(__file__).parent.parent / "docs/bert.md").read_text().partition("## ModernBERT")[2]
     page = page.partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.M)
-    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    sizes = "num_hidden_layers hidden_size num_attention_heads intermediate_size".split()
     assert {name: [*map(int, cells)] for name, *cells in rows} == {
         n: [p[s] for s in sizes] for n, p in MODERNBERT.items()
     }
@@ -174,7 +175,7 @@ def test_a_preset_may_be_changed_and_is_named(tiny_encoder):
     ],
 )
 def test_what_is_wrong_is_said(given, said, tiny_encoder):
-    small.raises(ModelError, said, new, tiny_encoder, given)
+    raises(ModelError, said, new, tiny_encoder, given)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_a_misspelt_preset_may_be_of_any_architecture(misspelt, meant, tiny_enco
         (misspelt, []),
         ({"preset": misspelt, "hiden_size": 1}, ["model.config.hiden_size"]),
     ):
-        first, *others = small.problems_of(ModelError, new, tiny_encoder, given)
+        first, *others = problems_of(ModelError, new, tiny_encoder, given)
         assert first.what == f"no preset {misspelt!r}" + (f"; did you mean {meant!r}?" if meant else "")
         assert first.fix == f"Choose one of {', '.join([*PRESETS, *MODERNBERT])}."
         assert [problem.where for problem in others] == wrong
@@ -240,14 +241,14 @@ def test_it_is_saved_with_the_names_of_transformers_4_too(tiny_encoder, tmp_path
 
 
 def test_pairs_and_targets_are_refused(tiny_encoder):
-    small.raises(
+    raises(
         ModelError,
         "'a new modernbert' is a modernbert, which has no head for pairs",
         DRAWN[1].task(tiny_encoder).model,
         new(tiny_encoder),
     )
     case = next(case for case in CASES if case.options["name"] == "text2text-generation")
-    small.raises(
+    raises(
         ModelError,
         r"model\.config: 'a new modernbert' is a modernbert, but both halves .*\n    Use a BERT's",
         case.task(tiny_encoder).model,
@@ -271,7 +272,7 @@ def test_its_first_weights_are_those_of_transformers(tiny_encoder):
 @pytest.fixture(scope="module")
 def recipe(tiny_encoder, tmp_path_factory):
     room = tmp_path_factory.mktemp("pretraining")
-    words = ("task.nsp=none", "task.whole_word=true", "verify=false", "explain=false")
+    words = "task.nsp=none task.whole_word=true verify=false explain=false".split()
     return recipe_of(room, tiny_encoder, {**FIELDS, "mlp_dropout": 0.1}).with_(*words)
 
 
@@ -306,7 +307,7 @@ def test_its_exported_graph_gives_its_answers(tiny_encoder, tmp_path):
     task = CASES[0].task(tiny_encoder)
     save(task.model(new(tiny_encoder)), task, tmp_path / "model", SETTINGS)
     rows = [{"text": text, "label": task.names[number % 2]} for number, text in enumerate(DOCUMENTS)]
-    export(tmp_path / "model", tmp_path / "onnx", data=small.write_rows(tmp_path / "rows.jsonl", rows))
+    export(tmp_path / "model", tmp_path / "onnx", data=write_rows(tmp_path / "rows.jsonl", rows))
     answers = [load(tmp_path / name)(DOCUMENTS) for name in ("model", "onnx")]
     assert [*map(numbers, answers[1])] == [pytest.approx(each, abs=1e-3) for each in map(numbers, answers[0])]
 
@@ -318,7 +319,7 @@ def test_a_student_that_reads_less_than_its_teacher_is_refused(tiny_encoder, tmp
     save(task.model(encoder(tiny_encoder)), task, tmp_path / "model", SETTINGS)
     student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
     recipe = small.recipe(tmp_path, tiny_encoder, *student, f"distillation.teacher={tmp_path / 'model'}")
-    small.raises(
+    raises(
         ModelError,
         "it reads token_type_ids, which the student does not read",
         train,

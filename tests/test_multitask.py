@@ -8,6 +8,7 @@ from collections import Counter
 from unittest.mock import Mock
 
 import numpy as np
+import pandas
 import pytest
 import torch
 import transformers
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multitask import OF, part, recipe
 from safetensors.torch import load_file, save_file
-from small import problems_of, raises, read_csv, read_rows, refused, refuses, said, write_rows
+from small import problems_of, raised, raises, read_csv, read_rows, refused, refuses, said, write_rows
 from steps import FirstStep, arguments
 from test_resume import files, killed
 from torch.testing import assert_close
@@ -141,7 +142,7 @@ def trainer_of(folder, given, callback=None, **more):
 def common_name(task, parameter, model):
     """A name that the tasks' parameters of the encoder share, and others do not."""
     inside = parameter.removeprefix(f"{model.base_model_prefix}.")
-    shared = inside != parameter or (task == "similarity" and not inside.startswith("dense"))
+    shared = inside != parameter or (task == "similarity" and not inside.startswith("vector_dense"))
     return inside if shared else f"{task}/{parameter}"
 
 
@@ -190,7 +191,11 @@ def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder, tmp_path):
             changed = [
                 name for name, value in model.state_dict().items() if not torch.equal(before[name], value)
             ]
-            heads = [key for key in changed if key.split(".")[2] in "classifier crf qa_outputs dense".split()]
+            heads = [
+                key
+                for key in changed
+                if key.split(".")[2] in "classifier crf qa_outputs vector_dense".split()
+            ]
             moved.append({name for name in OF for key in heads if f"task-{name}." in key})
             assert any("word_embeddings" in key for key in changed), "the encoder always learns"
 
@@ -338,8 +343,7 @@ def test_killed_after_its_results_it_has_its_reports_and_loses_its_checkpoints(t
     given = {**recipe(tiny_encoder, "sentiment", "similarity"), "checkpoints": "best"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertkit.training.train.write_reports_and_clean", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            train(given, tmp_path / "run")
+        raised(KeyboardInterrupt, train, given, tmp_path / "run")
     before = Run(tmp_path / "run")
     assert before.finished
     assert [*before.checkpoints.rglob("checkpoint-*")]
@@ -551,6 +555,7 @@ def test_all_tasks_answer_as_each_by_itself(run, passes):
         ]
         if names == ("sentiment", "entities"):
             assert sum(passes) == len(rows), "each text is read once"
+        assert several.only(*names)(pandas.DataFrame(rows)) == together
 
 
 @pytest.fixture(scope="module")
@@ -590,7 +595,7 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     assert main(["predict", folder, "--input", str(rows), "--output", str(out)]) == 0
     assert read_rows(out) == [{**row, "answer": all_} for row, all_ in zip(ROWS, several(ROWS), strict=True)]
     renamed = write_rows(tmp_path / "renamed.jsonl", [{"said": text} for text in (*TEXTS, "")])
-    table = ["--output", str(tmp_path / "out.csv"), "--column", "text=said"]
+    table = ["--output", f"{tmp_path}/out.csv", "--column", "text=said"]
     capsys.readouterr()
     assert main(["predict", folder, "--input", str(renamed), *table]) == 0
     assert "1 of 9 rows (11.1%)" in capsys.readouterr().err
@@ -602,12 +607,11 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
 
 
 def test_evaluate_scores_all_tasks(run, capsys):
-    assert main(["evaluate", str(run.folder), "--split", "validation", "--json"]) == 0
     expected = {
         name: {"split": "validation", **one.results["splits"]["validation"]}
         for name, one in run.tasks.items()
     }
-    assert json.loads(capsys.readouterr().out) == expected
+    assert json.loads(said(capsys, "evaluate", run.folder, "--split", "validation", "--json")) == expected
     told = said(capsys, "evaluate", run.folder)
     assert all(f"{name}\nvalidation (5 rows)" in told for name in run.tasks)
 

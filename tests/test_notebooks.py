@@ -51,9 +51,9 @@ def kernel(tmp_path, monkeypatch):
     """
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HOME", f"{tmp_path}/home")
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", f"{tmp_path}/jupyter")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     kernel = tmp_path / "kernels/python3"
     kernel.mkdir(parents=True)

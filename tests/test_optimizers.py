@@ -2,10 +2,13 @@
 
 import re
 from importlib.util import find_spec
+from itertools import pairwise
 
 import pytest
+import small
 import torch
 import transformers
+from accelerate.optimizer import AcceleratedOptimizer
 from cases import BY_ID, CASES
 from steps import arguments, made
 from torch import nn
@@ -13,6 +16,7 @@ from transformers import TrainerCallback
 
 from bertkit.attachments.muon import layer_matrices
 from bertkit.engine import checkpoint
+from bertkit.engine.training_data import TaskData
 from bertkit.models.bert.bert import BertForPreTraining
 from bertkit.models.new_config import BertConfig
 from bertkit.models.trained_parts import with_lora
@@ -190,6 +194,19 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder, tmp_path):
     assert [group["lr"] for group in trainer.optimizer.param_groups] == [0.0, 0.0, 0.0], "after the last step"
     logged = [event["learning_rate"] for event in trainer.state.log_history if "learning_rate" in event]
     assert logged == [1e-2, 5e-3], "AdamW's"
+
+
+def test_a_schedule_free_optimizer_is_scored_with_its_averages(tiny_encoder, tmp_path, monkeypatch):
+    """It holds other weights while it trains, as it is told by these two methods."""
+    told = []
+    for mode in ("train", "eval"):
+        monkeypatch.setattr(AcceleratedOptimizer, mode, lambda _, mode=mode: told.append(mode))
+    scores = TaskData.evaluate
+    monkeypatch.setattr(TaskData, "evaluate", lambda *given: (told.append("scored"), scores(*given))[1])
+    small.trained(tmp_path, tiny_encoder)
+    assert told.count("scored") == 2
+    assert all(before == "eval" for before, mode in pairwise(told) if mode == "scored")
+    assert told[-1] == "eval"
 
 
 @pytest.mark.skipif(

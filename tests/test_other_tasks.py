@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 import pytest
 import small
+from small import change_json, message_of, raises, write_recipe, write_rows
 
 import bertkit
 from bertkit import tasks
@@ -78,8 +79,8 @@ def test_a_package_announces_a_task_and_one_that_cannot_be_used_is_refused_by_it
         "twice": "of first 1.2 and second 1.2 cannot be used: several packages have a task of this name",
         "shoutin": "no task 'shoutin'; did you mean 'shouting'",
     }.items():
-        small.raises(RecipeError, why, get_task, name)
-        small.raises(RecipeError, why, bertkit.Recipe, task=name, model=tiny_encoder, data="sample:sentiment")
+        raises(RecipeError, why, get_task, name)
+        raises(RecipeError, why, bertkit.Recipe, task=name, model=tiny_encoder, data="sample:sentiment")
     one = json_schema()["else"]["properties"]["task"]
     several = json_schema()["$defs"]["TaskPart"]["properties"]["task"]
     names = [*tasks.OURS, "shouting"]
@@ -100,7 +101,7 @@ def outside(code, *paths):
 
 
 def test_a_model_names_the_package_that_it_needs(packages, tiny_encoder, tmp_path):
-    file = small.write_recipe(tmp_path, tiny_encoder)
+    file = write_recipe(tmp_path, tiny_encoder)
     file.write_text(file.read_text().replace("text-classification", "shouting"))
     run = bertkit.train(file, tmp_path / "run", epochs=1, verify=True)
     assert run.results["verified"]
@@ -109,15 +110,15 @@ def test_a_model_names_the_package_that_it_needs(packages, tiny_encoder, tmp_pat
     assert section["package"] == "acme-tasks 1.2"
     predict = ["predict", str(run.folder), "a cat"]
     assert outside(str(predict), packages).returncode == 0
-    for code in (predict, ["check", str(run.folder / "recipe.yaml")]):
+    for code in (predict, ["check", f"{run.folder}/recipe.yaml"]):
         missed = outside(str(code))
         assert missed.returncode == 2
         assert "its task 'shouting' is of the package acme-tasks, which is not installed" in missed.stderr
         assert missed.stderr.endswith("\n    pip install acme-tasks\n")
     section["task"]["name"] = "gone"
     for package in ("acme; curl evil 1.2", "acme 1.2 | sh", "-r evil 1", 7, None):
-        small.change_json(config, bertkit={**section, "package": package})
-        said = small.message_of(ModelError, bertkit.load, run.folder)
+        change_json(config, bertkit={**section, "package": package})
+        said = message_of(ModelError, bertkit.load, run.folder)
         assert "damaged" in said or "pip" not in said
 
 
@@ -127,9 +128,7 @@ def test_numbers_of_words_are_as_many_as_the_words(tmp_path):
 
     def read(*numbers):
         rows = [{"tokens": ["a", "cat"], "numbers": each} for each in numbers]
-        return load(DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", rows))), schema).rows[
-            "train"
-        ]
+        return load(DataSpec(source=str(write_rows(tmp_path / "rows.jsonl", rows))), schema).rows["train"]
 
     assert read([1, "2.5"], [0, -1])["numbers"][:] == [[1.0, 2.5], [0.0, -1.0]]
     for wrong, why in (
@@ -138,7 +137,7 @@ def test_numbers_of_words_are_as_many_as_the_words(tmp_path):
         ("1 2", "where a list of numbers, one per word, is expected"),
         ([1.0, "x"], "`numbers` holds 'x', where a number is expected"),
     ):
-        small.raises(DataError, why, read, [1, 2], wrong)
+        raises(DataError, why, read, [1, 2], wrong)
 
 
 class Options(TextClassificationOptions):
@@ -156,7 +155,7 @@ def test_a_notebook_registers_a_task_and_registers_it_again(tiny_encoder, tmp_pa
     again = bertkit.register(of_a_notebook())
     assert get_task("of-a-notebook") is again
     run = bertkit.train(
-        small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run", task="of-a-notebook", epochs=1
+        write_recipe(tmp_path, tiny_encoder), tmp_path / "run", task="of-a-notebook", epochs=1
     )
     assert bertkit.load(run.folder)("a cat")["label"] in ("good", "bad")
     assert read_json(run.model / "config.json")["bertkit"]["package"] is None
@@ -165,7 +164,7 @@ def test_a_notebook_registers_a_task_and_registers_it_again(tiny_encoder, tmp_pa
 @pytest.mark.usefixtures("own")
 def test_a_model_of_a_registered_task_is_not_verified_and_says_so(tiny_encoder, tmp_path, caplog):
     bertkit.register(of_a_notebook())
-    file = small.write_recipe(tmp_path, tiny_encoder)
+    file = write_recipe(tmp_path, tiny_encoder)
     run = bertkit.train(file, tmp_path / "run", task="of-a-notebook", epochs=1, verify=True)
     assert run.results["verified"] is False
     assert "a fresh process does not know of-a-notebook, which this one registered" in caplog.text
@@ -183,6 +182,6 @@ def test_what_is_registered_must_be_a_task_of_a_new_name():
         ({"name": "other"}, r"its Options do not declare  name: Literal\['other'\]"),
         ({"gives": classmethod(lambda kind, role: True)}, "it must be a bertkit.tasks.VectorTask"),
     ):
-        small.raises(RecipeError, why, bertkit.register, of_a_notebook(**members))
-    small.raises(RecipeError, "it lacks Options, schema, forms, count, decode", bertkit.register, Half)
-    small.raises(RecipeError, "is not a subclass", bertkit.register, dict)
+        raises(RecipeError, why, bertkit.register, of_a_notebook(**members))
+    raises(RecipeError, "it lacks Options, schema, forms, count, decode", bertkit.register, Half)
+    raises(RecipeError, "is not a subclass", bertkit.register, dict)

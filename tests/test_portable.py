@@ -11,7 +11,7 @@ from pathlib import Path
 import small
 
 PACKAGE = Path(__file__).parent.parent / "bertkit"
-POSIX = {"fcntl", "grp", "pwd", "readline", "resource", "termios"}  # modules that Windows lacks
+POSIX = set("fcntl grp pwd readline resource termios".split())  # modules that Windows lacks
 
 
 def test_no_module_that_windows_lacks_is_imported():

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 
@@ -33,7 +34,9 @@ from bertkit.errors import DataError, ModelError
 from bertkit.inference import progress
 from bertkit.inference.display import answer_line
 from bertkit.inference.evaluate import evaluate
+from bertkit.inference.predict_file import like_data
 from bertkit.inference.predictor import Predictor, load
+from bertkit.sections import DataSpec
 from bertkit.tasks.text_classification import TextClassification
 
 COUNT = 13
@@ -110,6 +113,25 @@ def test_every_format_in_and_out(name, predictor, learned, tmp_path):
     assert [row["answer.label"] for row in rows] == [answer["label"] for answer in told]
     assert [float(row["answer.scores.bad"]) for row in rows] == [answer["scores"]["bad"] for answer in told]
     assert {row["answer.truncated"] for row in rows} == {"False"}
+
+
+def test_the_sheet_is_that_of_the_run():
+    of_run = DataSpec(source="a.xlsx", sheet="Reviews", delimiter=";")
+    assert like_data(of_run, "b.xlsx").sheet == "Reviews"
+    assert like_data(of_run, "b.xlsx", ["data.sheet=Notes"]).sheet == "Notes"
+    assert like_data(of_run, "b.xlsx").delimiter is None
+
+
+def test_dates_of_a_parquet_file_are_written_in_every_format(learned, tmp_path):
+    at = datetime(2026, 11, 28, 9, tzinfo=UTC)
+    pq.write_table(pa.table({"text": ["a cat"], "at": [at], "days": [[at.date()]]}), tmp_path / "a.parquet")
+    for suffix in (".jsonl", ".csv", ".xlsx"):
+        out = tmp_path / f"out{suffix}"
+        answer_file(learned, tmp_path / "a.parquet", out)
+        reader = pd.read_excel if suffix == ".xlsx" else pd.read_csv
+        row = small.read_rows(out)[0] if suffix == ".jsonl" else reader(out).iloc[0]
+        assert str(row["at"]) == "2026-11-28 09:00:00+00:00"
+        assert row["days"] in (["2026-11-28"], '["2026-11-28"]')
 
 
 @pytest.mark.parametrize("raw_cells", [False, True])

@@ -132,6 +132,14 @@ def test_masks_are_filled_with_text_and_not_with_raw_tokens(text, filled, spaced
     ]
 
 
+def test_sentences_keep_the_blank_before_them(spaced):
+    options = PretrainingOptions(name="pretraining", nsp="none", short_sequences=0)
+    text = "A cat. A cat. "
+    features = Pretraining(options, spaced, 32).encode(Dataset.from_dict({"text": [text]}))
+    assert features["input_ids"][0] == spaced(text.strip(), add_special_tokens=False)["input_ids"]
+    assert features["sentences"][0][0] > 1
+
+
 def test_masks_beyond_the_limit_stay(tiny_encoder):
     task = DRAWN[0].task(tiny_encoder)
     rows = Dataset.from_dict({"text": ["the [MASK]s [MASK]"]})
@@ -162,7 +170,7 @@ def test_the_loss_is_transformers_loss(tiny_encoder):
     ours = (task.loss(task.forward(model, batch), batch) / torch.tensor(task.count(batch))).sum()
     theirs = transformers.BertForPreTraining(transformers.BertConfig(**model.config.to_dict()))
     theirs.load_state_dict(model.state_dict())
-    names = ("input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label")
+    names = "input_ids attention_mask token_type_ids labels next_sentence_label".split()
     told = theirs.eval()(**{name: batch[name] for name in names})
     assert_close(ours, told.loss, rtol=1e-5, atol=0)
 
@@ -187,7 +195,7 @@ def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder, tmp_path
 
 
 FOREIGN = {
-    **dict.fromkeys(("roberta", "electra", "albert", "modernbert"), SIZES),
+    **dict.fromkeys("roberta electra albert modernbert".split(), SIZES),
     "squeezebert": {**SIZES, "embedding_size": 16},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},
     "deberta-v2": {**SIZES, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},

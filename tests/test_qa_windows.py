@@ -23,7 +23,7 @@ from bertkit.errors import RowsError
 from bertkit.models.encoder import load_tokenizer
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 
-SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+SPECIAL = "<pad> <unk> <s> </s>".split()
 TOKENIZERS = ("wordpiece", "bytes", "metaspace")
 WORDS = [
     *"the cat dog sat dogs running xyz é e\u0301 🙂 🏳️‍🌈 שלום العَرَبِيَّة の猫 , .".split(),
@@ -63,7 +63,7 @@ def by_metaspace():
 
 
 def _fast(backend, model_input_names):
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=True))
+    names = dict(zip("pad_token unk_token cls_token sep_token".split(), SPECIAL, strict=True))
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=model_input_names, **names)
 
 

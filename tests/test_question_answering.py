@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small
 import torch
 import torch.nn.functional as F
 import transformers
@@ -18,13 +17,13 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
+from small import raises, read_as, read_rows, refused, said, write_rows
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 from test_task_contract import ask, opened
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
-from bertkit.cli.main import main
 from bertkit.encoding.padding import Collator
 from bertkit.encoding.pieces import tokenize
 from bertkit.errors import DataError, ModelError
@@ -244,7 +243,7 @@ def test_a_model_whose_outputs_are_not_finite_says_so(bad, place, kinds):
     if bad == -math.inf and place:  # no span ends there, and that is all
         assert task.decode(keep(task, features, logits), features, rows)
         return
-    small.raises(
+    raises(
         ModelError,
         "NaN or infinite for 1 of 2 rows",
         task.decode,
@@ -284,8 +283,8 @@ def asked(name, answers, context=CAT, **more):
 
 
 def get(path, *rows, **options):
-    source = {"train": small.write_rows(path / "rows.jsonl", list(rows))}
-    return small.read_as({**QA, **options}, source)
+    source = {"train": write_rows(path / "rows.jsonl", list(rows))}
+    return read_as({**QA, **options}, source)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +322,7 @@ def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path):
     )
     (tmp_path / "test.csv").write_text(f"question,context,start\nwho ?,{CAT},45\n")
     source = {"train": tmp_path / "rows.csv", "test": tmp_path / "test.csv"}
-    data = small.read_as(QA, source, columns={"answer_start": "start"})
+    data = read_as(QA, source, columns={"answer_start": "start"})
     assert data.rows["train"]["answers"][:] == [
         {"text": ["cat"], "answer_start": [45]},
         {"text": [], "answer_start": []},
@@ -379,7 +378,7 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder):
         DataError, match=r"task\.unanswerable is false, but train has 2 questions without an answer"
     ):
         prepared(["cat"], [], [], unanswerable=False)
-    small.raises(DataError, "no question of train has an answer", prepared, [], [])
+    raises(DataError, "no question of train has an answer", prepared, [], [])
 
 
 # --- fitting
@@ -492,7 +491,7 @@ def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(ki
 
 
 ANIMALS = ("cat", "dog", "mat")
-SENSES = ("good", "bad", "fine", "awful")
+SENSES = "good bad fine awful".split()
 
 
 def small_squad(numbers, unanswerable):
@@ -522,8 +521,8 @@ def small_squad(numbers, unanswerable):
 
 
 def write_recipe(folder, encoder, unanswerable):
-    small.write_rows(folder / "train.json", [small_squad(range(36), unanswerable)])
-    small.write_rows(folder / "dev.json", [small_squad(range(36, 54), unanswerable)])
+    write_rows(folder / "train.json", [small_squad(range(36), unanswerable)])
+    write_rows(folder / "dev.json", [small_squad(range(36, 54), unanswerable)])
     file = folder / "qa.yaml"
     file.write_text(
         "task: {name: question-answering, stride: 4}\n"
@@ -591,7 +590,7 @@ def test_the_fitted_threshold_travels_in_config_json(runs, tmp_path):
         answered[threshold] = scores["f1_no_answer"]
         assert scores["f1"] < run.results["splits"]["validation"]["metrics"]["f1"]
         bertkit.predict(folder, file, tmp_path / "out.jsonl")
-        lines = small.read_rows(tmp_path / "out.jsonl")
+        lines = read_rows(tmp_path / "out.jsonl")
         assert {bool(line["answer"]["answer"]) for line in lines} == {threshold > 0}
     assert answered == {-1e9: 1.0, 1e9: 0.0}
     assert read_json(runs["v1"].model / "config.json")["bertkit"]["task"]["null_threshold"] is None
@@ -624,31 +623,26 @@ def test_a_question_is_asked_by_its_columns(runs):
     predictor = bertkit.load(runs["v1"].folder)
     row = {"question": "dog ?", "context": "the dog was bad"}
     assert predictor(**row) == predictor(row) == predictor([row])[0]
-    small.raises(DataError, "no context, question in this row", predictor, "cat ?")
-    small.raises(DataError, "question 'cat cat", predictor, question="cat " * 40, context="the cat was good")
+    raises(DataError, "no context, question in this row", predictor, "cat ?")
+    raises(DataError, "question 'cat cat", predictor, question="cat " * 40, context="the cat was good")
 
 
 def test_the_command_line_answers_questions_on_a_file(runs, tmp_path, capsys):
     run = runs["v1"]
     context = "the cat was good and the dog was bad"
-    (tmp_path / "context.txt").write_text(context)
-    arguments = ["predict", str(run.folder), "dog ?", "cat ?", "--context", str(tmp_path / "context.txt")]
-    told = [json.loads(line) for line in small.said(capsys, *arguments, "--json").splitlines()]
+    (tmp_path / "context.txt").write_text(context, encoding="utf-8-sig")
+    arguments = ("predict", run.folder, "dog ?", "cat ?", "--context", tmp_path / "context.txt")
+    told = [json.loads(line) for line in said(capsys, *arguments, "--json").splitlines()]
     rows = [{"question": question, "context": context} for question in ("dog ?", "cat ?")]
     assert told == [{"text": r["question"], "answer": a} for r, a in zip(rows, run.load()(rows), strict=True)]
-    lines = small.said(capsys, *arguments).splitlines()
+    lines = said(capsys, *arguments).splitlines()
     assert [line.split("  ")[0] for line in lines] == [each["answer"]["answer"] for each in told]
-    assert "this model reads question and context together" in small.refused(
-        capsys, "predict", run.folder, "dog ?"
-    )
-    assert "absent.txt: cannot be read" in small.refused(
+    assert "this model reads question and context together" in refused(capsys, "predict", run.folder, "dog ?")
+    assert "absent.txt: cannot be read" in refused(
         capsys, "predict", run.folder, "dog ?", "--context", tmp_path / "absent.txt"
     )
-    small.write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "out.csv"
-    assert (
-        main(["predict", str(run.folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]) == 0
-    )
+    said(capsys, "predict", run.folder, "--input", write_rows(tmp_path / "rows.jsonl", rows), "--output", out)
     header = out.read_text().splitlines()[0]
     assert all(f"answer.{name}" in header for name in "answer start end score n_best null_score".split())
 
@@ -662,10 +656,10 @@ def test_a_foreign_model_always_answers(tiny_encoder, tmp_path):
     assert answer["answer"] == context[answer["start"] : answer["end"]] != ""
     assert answer["null_score"] == 0.0
     assert predictor.task.options == QuestionAnsweringOptions(name="question-answering", unanswerable=False)
-    file = small.write_rows(tmp_path / "dev.json", [small_squad(range(5), True)])
+    file = write_rows(tmp_path / "dev.json", [small_squad(range(5), True)])
     scores = bertkit.evaluate(tmp_path, data=file, task="question-answering")["metrics"]
     assert scores["f1_no_answer"] == 0.0
-    small.raises(ModelError, "was not trained by bertkit", bertkit.load, tmp_path)
+    raises(ModelError, "was not trained by bertkit", bertkit.load, tmp_path)
     with pytest.raises(ModelError, match="lacks 2 tensors"):  # it has no head
         bertkit.load(tiny_encoder, task="question-answering")
 

@@ -17,8 +17,8 @@ import pandas
 import polars
 import pyarrow
 import pytest
-import small
 from packaging.version import Version
+from small import message_of, raises, read_data, write_rows
 
 from bertkit.data import check, load
 from bertkit.data.problems import FirstSeen
@@ -38,10 +38,10 @@ def get(data, task="text-classification", options=None, **settings):
     kind = get_task(task)
     given = data if not isinstance(data, Path) else {"source": {"test": str(data)}}
     spec = DataSpec(**scored_section(given), **settings)
-    return small.read_data(spec, kind, kind.Options(name=task, **options or {}), splits=["test"])
+    return read_data(spec, kind, kind.Options(name=task, **options or {}), splits=["test"])
 
 
-fails = partial(small.message_of, DataError, get)
+fails = partial(message_of, DataError, get)
 
 
 def workbook(frame, path):
@@ -83,7 +83,7 @@ def test_whole_numbers_stay_whole_in_columns_with_a_missing_value(way, tmp_path)
     read = {"by": "customer", "missing_labels": "ignore"}
     rows = get(WAYS[way](frame, tmp_path), **read).rows["test"]
     assert [rows["id"][:], rows["label"][:], rows["customer"][:]] == [["101", "103"], ["1", "0"], ["7", "7"]]
-    kept = get(WAYS[way](frame, tmp_path), exclude=str(tmp_path / "out.jsonl"), **read).rows["test"]
+    kept = get(WAYS[way](frame, tmp_path), exclude=f"{tmp_path}/out.jsonl", **read).rows["test"]
     assert kept["id"][:] == ["101"]
     pairs = frame.rename(columns={"id": "query_id", "customer": "document_id"})
     pairs = pairs.assign(query=pairs["text"], document=["d", "e", "d"], grade=[1, 0, 2]).drop(
@@ -115,12 +115,12 @@ def test_a_whole_number_that_pandas_has_rounded_is_an_error(way, column, tmp_pat
 def test_other_ids_that_are_no_names(tmp_path):
     assert "row 1: `id` holds 1.5, a fraction" in fails(floats(1.5, 2))
     assert get(floats(1, 2, label=["a", "b"], by=[0.5, 1]), by="by").rows["test"]["by"][:] == ["0.5", "1"]
-    small.write_rows(tmp_path / "t.csv", "id,text,label\n1.23457E+12,a,b\n")
+    write_rows(tmp_path / "t.csv", "id,text,label\n1.23457E+12,a,b\n")
     assert "t.csv:2: `id` holds '1.23457E+12', a number that a spreadsheet has rounded" in fails(
         tmp_path / "t.csv"
     )
     # versions, and a checksum
-    small.write_rows(tmp_path / "t.csv", "id,text,label\n1.0,a,2.0\n1.1,b,\n2e7,c,3.0\n")
+    write_rows(tmp_path / "t.csv", "id,text,label\n1.0,a,2.0\n1.1,b,\n2e7,c,3.0\n")
     rows = get(tmp_path / "t.csv", missing_labels="ignore").rows["test"]
     assert [rows["id"][:], rows["label"][:]] == [["1.0", "2e7"], ["2", "3"]]
     for names, expected in ((["-2", "3"], ["2", "3"]), (["2.0", "3.0"], ["2.0", "3.0"])):
@@ -131,7 +131,7 @@ def test_other_ids_that_are_no_names(tmp_path):
     ((document,),) = read_documents([("row 1", row)], FirstSeen())
     assert document.id == "101"
     for wrong in (1.5, float(BIG), [1]):
-        small.raises(
+        raises(
             DataError,
             "row 1: its `id` holds",
             list,
@@ -141,16 +141,16 @@ def test_other_ids_that_are_no_names(tmp_path):
 
 def test_groups_of_a_column_with_a_missing_value_are_those_of_whole_numbers(tmp_path):
     frame = floats(*range(8), label=["a", "b"] * 4, group=[1, 1, 2, 2, 3, 3, None, None])
-    paths = [small.write_rows(tmp_path / "t.csv", frame.to_csv(index=False)), tmp_path / "whole.csv"]
-    small.write_rows(paths[1], paths[0].read_text().replace(".0", ""))
+    paths = [write_rows(tmp_path / "t.csv", frame.to_csv(index=False)), tmp_path / "whole.csv"]
+    write_rows(paths[1], paths[0].read_text().replace(".0", ""))
     of_rows = []
     for path in paths:
         spec = DataSpec(source={"train": str(path)}, group_by="group")
         of_rows.append(load(spec, get_task("text-classification").schema).origins["train"].groups[:6])
     assert of_rows[0] == of_rows[1]
-    small.write_rows(tmp_path / "t.jsonl", [{"text": "a", "label": "b", "group": float(BIG)}])
-    spec = DataSpec(source={"train": str(tmp_path / "t.jsonl")}, group_by="group")
-    small.raises(
+    write_rows(tmp_path / "t.jsonl", [{"text": "a", "label": "b", "group": float(BIG)}])
+    spec = DataSpec(source={"train": f"{tmp_path}/t.jsonl"}, group_by="group")
+    raises(
         DataError, "t.jsonl:1: `group` holds .*rounded", load, spec, get_task("text-classification").schema
     )
 
@@ -206,12 +206,12 @@ def settled(path, task="token-classification", **options):
     """The rows of train, and the options that they decide."""
     kind = get_task(task)
     given = kind.Options(name=task, **options)
-    data = small.read_data(DataSpec(source={"train": str(path)}), kind, given)
+    data = read_data(DataSpec(source={"train": str(path)}), kind, given)
     return data, kind.infer_options(given, data.rows["train"], data.class_names)
 
 
 def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_path):
-    path = small.write_rows(tmp_path / "t.jsonl", NUMBERED)
+    path = write_rows(tmp_path / "t.jsonl", NUMBERED)
     data, options = settled(path, labels=CONLL)
     assert data.rows["train"]["tags"][:] == [["B-PER", "I-PER", "O"], ["B-LOC"]]
     assert [options["labels"], options["tags"]] == [["PER", "LOC"], CONLL]
@@ -228,15 +228,15 @@ def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_pat
             DataError, match=r"t.jsonl:1: its tags are numbers: 0, 1, 2, 3\n.*task: {labels: \[O, B-PER"
         ):
             settled(path, **given)
-    small.raises(
+    raises(
         DataError,
         r"t.jsonl:2: tag 3, but task.labels names those from 0 to 2",
         settled,
         path,
         labels=CONLL[:3],
     )
-    small.raises(DataError, "differs in: I-LOC", settled, path, labels=CONLL[:4])
-    written = small.write_rows(
+    raises(DataError, "differs in: I-LOC", settled, path, labels=CONLL[:4])
+    written = write_rows(
         tmp_path / "w.jsonl", [{"tokens": ["Ada"], "tags": ["B-PER"]}, {"tokens": ["Ulm"], "tags": ["B-LOC"]}]
     )
     assert settled(written, labels=CONLL)[1]["tags"] == CONLL
@@ -245,9 +245,7 @@ def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_pat
 @pytest.mark.parametrize("names", [["bad", "good"], {"0": "bad", "1": "good"}])
 @pytest.mark.parametrize(("column", "values"), [("label", [0, 1, 1.0]), ("labels", [[0], [1, 0], []])])
 def test_numbers_of_labels_are_indices_or_keys(names, column, values, tmp_path):
-    path = small.write_rows(
-        tmp_path / "t.jsonl", [{"text": f"text {value}", column: value} for value in values]
-    )
+    path = write_rows(tmp_path / "t.jsonl", [{"text": f"text {value}", column: value} for value in values])
     _, options = settled(path, "text-classification", labels=names)
     assert options["labels"] == {"0": "bad", "1": "good"}
 
@@ -287,9 +285,9 @@ def said(data):
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_offsets_that_other_tools_count(count, tmp_path):
-    right = get(small.write_rows(tmp_path / "right.jsonl", annotated("code points")), "token-classification")
+    right = get(write_rows(tmp_path / "right.jsonl", annotated("code points")), "token-classification")
     assert said(right) == ""
-    path = small.write_rows(tmp_path / "t.jsonl", annotated(count))
+    path = write_rows(tmp_path / "t.jsonl", annotated(count))
     if count in ("code points", "UTF-16"):
         data = get(path, "token-classification")
         assert data.rows["test"]["tags"][:] == right.rows["test"]["tags"][:]
@@ -297,14 +295,14 @@ def test_offsets_that_other_tools_count(count, tmp_path):
         assert (converted in said(data)) == (count == "UTF-16")
         return
     what = f"would fit it if their offsets were counted in .*{re.escape(count)}"
-    small.raises(DataError, what, get, path, "token-classification")
-    small.write_rows(path, annotated(count, [f"{text} {'and more ' * 5}" for text in MIXED]))
+    raises(DataError, what, get, path, "token-classification")
+    write_rows(path, annotated(count, [f"{text} {'and more ' * 5}" for text in MIXED]))
     assert re.search(what, said(get(path, "token-classification", {"alignment": "expand"})))
 
 
 def test_offsets_that_fit_two_counts_are_read_as_python_counts_and_said(tmp_path):
     rows = [{"text": f"🎉🎉 a b c d {n}", "spans": [[7, 8, "PER"]]} for n in range(3)]
-    path = small.write_rows(tmp_path / "t.jsonl", rows)
+    path = write_rows(tmp_path / "t.jsonl", rows)
     data = get(path, "token-classification")
     assert data.rows["test"]["tags"][0] == "O O O O B-PER O O".split()
     assert (
@@ -312,11 +310,11 @@ def test_offsets_that_fit_two_counts_are_read_as_python_counts_and_said(tmp_path
         in said(data)
     )
     rows.append({"text": "🎉 abc", "spans": [[3, 6, "PER"]]})  # decides for JavaScript
-    data = get(small.write_rows(path, rows), "token-classification")
+    data = get(write_rows(path, rows), "token-classification")
     assert [tags.index("B-PER") for tags in data.rows["test"]["tags"]] == [3, 3, 3, 1]
     rows.append({"text": "🎉 abc", "spans": [[2, 5, "PER"]]})  # and this one against it
-    small.write_rows(path, rows)
-    small.raises(
+    write_rows(path, rows)
+    raises(
         DataError, "t.jsonl:4: span 1 is from 3 to 6, but the text has 5", get, path, "token-classification"
     )
 
@@ -324,7 +322,7 @@ def test_offsets_that_fit_two_counts_are_read_as_python_counts_and_said(tmp_path
 def test_spans_without_offsets_in_emoji_texts_are_told_as_elsewhere(tmp_path):
     marks = [{"start": start, "end": 4, "label": "X"} for start in (None, [1], True, "x", 3)]
     rows = [{"text": "🎉 a", "spans": spans} for spans in (*([mark] for mark in marks), 3)]
-    message = fails(small.write_rows(tmp_path / "t.jsonl", rows), "token-classification")
+    message = fails(write_rows(tmp_path / "t.jsonl", rows), "token-classification")
     assert message.count("where whole numbers are expected") == 3
     assert message.count("has no start") == 1
     assert "t.jsonl:6: `spans` 3, where a list of spans is expected" in message
@@ -359,16 +357,16 @@ def test_a_key_that_the_first_object_lacks(suffix, tmp_path):
     assert "lacks" not in said(read())
     assert read(by="customer").rows["train"]["customer"][0] is None
     assert read(by="late").rows["train"]["late"][:] == [None] * 1100 + ["1"] * 100
-    message = small.message_of(DataError, read, group_by="custumer")
+    message = message_of(DataError, read, group_by="custumer")
     assert (
         "no column `custumer`, which `data.group_by` names; found: text, label, customer, late; did you"
         in message
     )
     if suffix == "jsonl":
-        small.write_rows(path, [{"label": "a"}, *rows])
+        write_rows(path, [{"label": "a"}, *rows])
         assert read().rows["train"]["text"][:2] == ["", "text 0"]
-        small.write_rows(path, [{"text": "a"}, *rows])
-        small.raises(DataError, "1 of 1,201 rows of train has no `label`: .*t.jsonl:1", read)
+        write_rows(path, [{"text": "a"}, *rows])
+        raises(DataError, "1 of 1,201 rows of train has no `label`: .*t.jsonl:1", read)
 
 
 def test_what_pandas_did_with_missing_values_is_said():
@@ -398,7 +396,7 @@ def test_every_missing_value_of_pandas_is_missing(missing, tmp_path):
         assert "1 of 3 rows of test has no `label`: test, row 2" in fails(data)
         assert get(data, missing_labels="ignore").rows["test"]["text"][:] == ["a", ""]
     schema = get_task("text-classification").schema
-    small.raises(DataError, "row 3: `text` is missing", read_inputs, rows, schema, schema.inputs, {})
+    raises(DataError, "row 3: `text` is missing", read_inputs, rows, schema, schema.inputs, {})
     found = [finding.what for finding in check(get(frame.map(str))) if "astype(str)" in finding.fix]
     what = "test: 1 row with the text nan, <NA> or NaT in `label`: test, row 2"
     # None is "None" before pandas 3, which may be a label

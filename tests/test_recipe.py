@@ -10,11 +10,11 @@ from typing import Any, Literal, Union
 
 import jsonschema
 import pytest
-import small
 import transformers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from small import problems_of, raised, raises
 
 from bertkit.data.reader import COMPRESSIONS
 from bertkit.data.readers import READERS
@@ -62,7 +62,7 @@ def test_numbers_and_words_are_those_of_yaml_12_and_keys_keep_their_text():
     )
     assert parse(text).data == [
         *(2e-5, 1000.0, 0.5, 1.0, 15, 31, 10, -3, "on", "no", "yes", True, None),
-        *("1_000", "12:30", "2026-11-01", "2e-5", "="),
+        *"1_000 12:30 2026-11-01 2e-5 =".split(),
     ]
 
     assert parse("{0: a, true: b, 007: c, 1.5: d, '': e, null: f}").data == {
@@ -109,14 +109,8 @@ def test_overrides(recipe_file):
 
 
 def test_overrides_go_from_left_to_right(recipe_file):
-    overrides = [
-        "early_stopping.patience=2",
-        "early_stopping.threshold=0.1",
-        "seeds=[3]",
-        "seeds=[4]",
-        "~verify",
-    ]
-    small.raises(RecipeError, "verify: not in the recipe", load_recipe, recipe_file, overrides)
+    overrides = "early_stopping.patience=2 early_stopping.threshold=0.1 seeds=[3] seeds=[4] ~verify".split()
+    raises(RecipeError, "verify: not in the recipe", load_recipe, recipe_file, overrides)
     recipe = load_recipe(
         recipe_file, [*overrides[:-1], "verify=false", "~verify", "model.revision=a", "~model.revision"]
     )
@@ -140,23 +134,23 @@ def test_paths_in_a_file_start_from_its_folder_and_overrides_from_here(tmp_path,
         file.write_text(MINIMAL.replace("sample:sentiment", text))
         return load_recipe(file, overrides).data.source
 
-    assert source("a.csv") == str(there / "a.csv")
-    assert source("./plain") == source("plain") == str(there / "plain")
+    assert source("a.csv") == f"{there}/a.csv"
+    assert source("./plain") == source("plain") == f"{there}/plain"
     assert source(".") == str(there)
-    assert source(str(here / "a.csv")) == str(here / "a.csv")
+    assert source(f"{here}/a.csv") == f"{here}/a.csv"
     assert source("stanfordnlp/sst2") == "stanfordnlp/sst2"
     assert source("sample:sentiment") == "sample:sentiment"
     assert source("{train: a.csv, test: [b.jsonl.gz, ../here/a.csv]}") == {
-        **{"train": str(there / "a.csv"), "test": [str(there / "b.jsonl.gz"), str(here / "a.csv")]}
+        **{"train": f"{there}/a.csv", "test": [f"{there}/b.jsonl.gz", f"{here}/a.csv"]}
     }
-    assert source("x", "data.source=a.csv") == str(here / "a.csv")
+    assert source("x", "data.source=a.csv") == f"{here}/a.csv"
     assert source("{train: a.csv}", "data.source.test=a.csv") == {
-        **{"train": str(there / "a.csv"), "test": str(here / "a.csv")}
+        **{"train": f"{there}/a.csv", "test": f"{here}/a.csv"}
     }
 
     file.write_text(MINIMAL.replace("some/model", "encoder"))
-    assert load_recipe(file).model.name == str(there / "encoder")
-    assert load_recipe(file, ["model.name=./encoder"]).model.name == str(here / "encoder")
+    assert load_recipe(file).model.name == f"{there}/encoder"
+    assert load_recipe(file, ["model.name=./encoder"]).model.name == f"{here}/encoder"
     assert load_recipe(
         os.path.relpath(file), ["model.name=~/x"], check_files=False
     ).model.name == os.path.expanduser("~/x")
@@ -165,7 +159,7 @@ def test_paths_in_a_file_start_from_its_folder_and_overrides_from_here(tmp_path,
 def test_the_home_folder_and_a_hub_id_beside_a_recipe_of_its_name(recipe_file, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.csv").touch()
-    assert load_recipe(recipe_file, ["data.source=~/a.csv"]).data.source == str(tmp_path / "a.csv")
+    assert load_recipe(recipe_file, ["data.source=~/a.csv"]).data.source == f"{tmp_path}/a.csv"
     file = tmp_path / "imdb.yaml"
     file.write_text("task: {name: text-classification}\nmodel: {name: some/bert}\ndata: {source: imdb}\n")
     assert load_recipe(file).data.source == "imdb"
@@ -173,16 +167,14 @@ def test_the_home_folder_and_a_hub_id_beside_a_recipe_of_its_name(recipe_file, t
 
 def test_files_need_not_be_there_when_nobody_reads_them(recipe_file, tmp_path):
     overrides = ["data.source=/nowhere/a.csv", "model.name=./gone"]
-    assert len(small.problems_of(RecipeError, load_recipe, recipe_file, overrides)) == 2
+    assert len(problems_of(RecipeError, load_recipe, recipe_file, overrides)) == 2
     assert load_recipe(recipe_file, overrides, check_files=False).data.source == "/nowhere/a.csv"
 
 
 def test_what_the_readers_read_looks_like_a_file():
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     for suffix in [suffix + more for suffix in suffixes for more in ("", *COMPRESSIONS)]:
-        small.raises(
-            RecipeError, r"data\.source: no file or folder", parse_data_spec, {"source": f"gone.{suffix}"}
-        )
+        raises(RecipeError, r"data\.source: no file or folder", parse_data_spec, {"source": f"gone.{suffix}"})
 
 
 def test_a_leading_eval_is_stripped_from_the_metric(recipe_file):
@@ -194,12 +186,12 @@ def test_a_leading_eval_is_stripped_from_the_metric(recipe_file):
 def test_data_spec_from_plain_data(tmp_path):
     (tmp_path / "x.txt").touch()
     spec = parse_data_spec(
-        {"source": {"test": str(tmp_path / "x.txt")}, "columns": {"text": "t"}}, ["data.format=csv"]
+        {"source": {"test": f"{tmp_path}/x.txt"}, "columns": {"text": "t"}}, ["data.format=csv"]
     )
     assert (spec.format, spec.columns) == ("csv", {"text": "t"})
     assert {
         problem.where
-        for problem in small.problems_of(
+        for problem in problems_of(
             RecipeError,
             parse_data_spec,
             {"source": {"test": "./gone"}},
@@ -351,8 +343,7 @@ def test_the_schema_is_a_schema_and_knows_the_training_fields():
         {"output_dir": "x"},
         {"report_to": 1},
     ):
-        with pytest.raises(jsonschema.ValidationError):
-            validator.validate({**recipe, "training": wrong})
+        raised(jsonschema.ValidationError, validator.validate, {**recipe, "training": wrong})
 
 
 def test_every_task_is_a_choice_of_the_recipe():

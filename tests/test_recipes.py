@@ -109,12 +109,7 @@ def cases():
 @pytest.mark.parametrize("file", list(cases()))
 def test_it_trains(file, tiny_encoder, tmp_path, monkeypatch):
     shipped = load_recipe(file.stem, check_files=False)
-    short = [
-        "training.max_steps=2",
-        "training.per_device_train_batch_size=4",
-        "verify=false",
-        "explain=false",
-    ]
+    short = "training.max_steps=2 training.per_device_train_batch_size=4 verify=false explain=false".split()
     swapped = [
         f"model.{'tokenizer' if shipped.model.config else 'name'}={tiny_encoder}",
         "model.max_length=32",
@@ -185,7 +180,7 @@ def test_its_task_reads_it_and_its_page_counts_it(name):
     if suffix:
         parts = open_source(DataSpec(source=f"sample:{name}"), None, ())
         names = {split: [part.name for part in own] for split, own in parts.items()}
-        assert names == {split: [str(folder / f"{split}.{suffix}")] for split in splits}
+        assert names == {split: [f"{folder}/{split}.{suffix}"] for split in splits}
     kind = get_task(task)
     data = small.read_data(DataSpec(source=f"sample:{name}"), kind, kind.Options(name=task))
     assert [finding.what for finding in check(data) if finding.level in ("fail", "severe")] == []

@@ -81,7 +81,7 @@ def test_transformers_and_peft_give_the_numbers_and_a_further_training_begins_wi
         texts(), padding=True, return_tensors="pt"
     )
     base = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=1)
-    adapted = PeftModel.from_pretrained(base, str(run.folder / "adapter"))
+    adapted = PeftModel.from_pretrained(base, f"{run.folder}/adapter")
     for model in (AutoModelForSequenceClassification.from_pretrained(run.model), adapted):
         with torch.inference_mode():
             assert model.eval()(**read).logits[:, 0].numpy() == pytest.approx(answers(run), abs=0.01)

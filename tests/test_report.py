@@ -20,10 +20,10 @@ from finished import finished, report
 from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 from sacrebleu.metrics.chrf import CHRF
+from small import copy_of, raises, read_csv, read_rows, refused
 
 from bertkit.audits.audit import Section
 from bertkit.audits.audit import page as audit_page
-from bertkit.cli.main import main
 from bertkit.data.schema import Finding, leak
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
@@ -54,7 +54,7 @@ def facts(two_seeds):
 @pytest.fixture
 def copy(two_seeds, tmp_path):
     """A copy of the run, to be changed."""
-    return small.copy_of(two_seeds, tmp_path / "copy").folder
+    return copy_of(two_seeds, tmp_path / "copy").folder
 
 
 class Page(HTMLParser):
@@ -271,10 +271,8 @@ def test_explain_of_a_run_writes_what_its_report_shows(copy, capsys):
     assert "Explanations" not in report(read_facts(copy))
     assert small.said(capsys, "explain", copy) == f"{copy / 'explanations.json'}\n"
     assert "Explanations" in report(read_facts(copy))
-    assert main(["explain", str(copy), "--json"]) == 2
-    assert "texts or --input FILE, not both" in small.refused(
-        capsys, "explain", copy, "a dog", "--input", "x.csv"
-    )
+    refused(capsys, "explain", copy, "--json")
+    assert "texts or --input FILE, not both" in refused(capsys, "explain", copy, "a dog", "--input", "x.csv")
 
 
 # --- what comes from the data
@@ -499,6 +497,25 @@ def test_a_baseline_as_good_is_said(facts):
     assert "Clearly worse than a linear model on TF-IDF." in well_formed(report(own)).text
 
 
+def test_labels_are_drawn_as_they_are():
+    assert "f1/$$" in pictures.curves("f1/$$", {"": [(1, 0.1), (2, 0.2), (3, 0.3)]}).svg
+
+
+def test_mistakes_about_pairs_are_sorted_by_their_distance_from_the_threshold(tiny_encoder, tmp_path):
+    facts = read_facts(finished(BY_ID["similarity-labels"], tiny_encoder, tmp_path / "run").folder)
+    rows = [
+        {**facts.rows[0], "label": label, "answer": {"score": score, "label": 1 - label}}
+        for label, score in ((0, 0.71), (1, 0.05), (0, 0.9))
+    ]
+    options = {**facts.options, "threshold": 0.7, "labels": None}
+    found = mistakes.mistakes(replace(facts, rows=tuple(rows), options=options)).every
+    assert [(each.row, each.measure) for each in found] == [
+        (2, pytest.approx(0.65)),
+        (3, pytest.approx(0.2)),
+        (1, pytest.approx(0.01)),
+    ]
+
+
 def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts):
     log = [
         {"seed": seed, "step": 2 * step, "eval_accuracy": step / 7} for seed in (1, 2) for step in range(1, 5)
@@ -566,7 +583,7 @@ def test_training_makes_the_report(two_seeds):
     assert all(
         sha256 in text for sha256 in read_json(two_seeds.folder / "data.json")["fingerprints"].values()
     )
-    rows = small.read_rows(two_seeds.folder / "predictions/test.jsonl")
+    rows = read_rows(two_seeds.folder / "predictions/test.jsonl")
     wrong = [row["text"] for row in rows if row["answer"]["label"] != row["label"]]
     assert wrong
     assert all(each in text.partition("Mistakes")[2] for each in wrong)
@@ -714,16 +731,16 @@ def test_the_command(two_seeds, tmp_path, capsys, monkeypatch):
 
 
 def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys):
-    assert "is not a run: no results.json" in small.refused(capsys, "report", tmp_path)
+    assert "is not a run: no results.json" in refused(capsys, "report", tmp_path)
     file = copy / "predictions/test.jsonl"
     file.write_text(file.read_text() + "{half")
-    small.raises(UserError, r"test\.jsonl:8: is damaged", read_facts, copy)
+    raises(UserError, r"test\.jsonl:8: is damaged", read_facts, copy)
     shutil.rmtree(copy / "predictions")  # and the report is shorter
     page = well_formed(report(read_facts(copy)))
     assert "Mistakes" not in page.text
     assert "Scores" in page.text
     (copy / "data.json").unlink()
-    small.raises(ModelError, r"data\.json: is missing", read_facts, copy)
+    raises(ModelError, r"data\.json: is missing", read_facts, copy)
 
 
 @pytest.mark.parametrize(
@@ -747,10 +764,10 @@ def test_what_bertkit_never_wrote_is_told_and_no_traceback(file, path, value, co
     inner[last] = value
     (copy / file).write_text("\n".join([json.dumps(stated), *rest]))
     page = (copy / "report.html").read_bytes()
-    assert "has unexpected content" in small.refused(capsys, "report", copy)
+    assert "has unexpected content" in refused(capsys, "report", copy)
     assert (copy / "report.html").read_bytes() == page
     if file == "results.json":  # what the card repeats of the other files is escaped
-        small.raises(ModelError, "has unexpected content", write_card, Run(copy))
+        raises(ModelError, "has unexpected content", write_card, Run(copy))
 
 
 def test_labels_by_their_value_in_the_data(tiny_encoder, tmp_path):
@@ -819,7 +836,7 @@ def test_every_confusion_is_listed(facts):
 def test_all_mistakes_are_written_beside_the_page(copy, facts, tmp_path):
     assert write_report(copy) == copy / "report.html"
     found = mistakes.mistakes(facts)
-    rows = small.read_csv(copy / "mistakes.csv")
+    rows = read_csv(copy / "mistakes.csv")
     assert (copy / "mistakes.csv").read_bytes().startswith(b"\xef\xbb\xbf")
     assert len(rows) == len(found.every) > 0
     for row, each in zip(rows, found.every, strict=True):

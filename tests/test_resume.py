@@ -18,6 +18,7 @@ import small
 import torch
 from conftest import build_encoder
 from safetensors.torch import load_file
+from small import largest_file, of_family, raised, raises, read_rows, write_rows
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -42,14 +43,9 @@ from bertkit.training.seed import METHODS
 from bertkit.training.train import train
 
 # 16 rows in micro-batches of 2, two to a step: 4 steps an epoch, 12 in all, a checkpoint every 3.
-RHYTHM = (
-    "training.per_device_train_batch_size=2",
-    "training.gradient_accumulation_steps=2",
-    "training.num_train_epochs=3",
-    "training.eval_strategy=steps",
-    "training.eval_steps=3",
-    "training.logging_steps=1",
-)
+RHYTHM = """training.per_device_train_batch_size=2 training.gradient_accumulation_steps=2
+training.num_train_epochs=3 training.eval_strategy=steps training.eval_steps=3
+training.logging_steps=1""".split()
 KILLED_AT = 16  # the micro-batch: the second half of step 8, after checkpoints 3 and 6, in the second epoch
 
 
@@ -74,8 +70,7 @@ def killed(recipe, folder, at=KILLED_AT, seed=42, resume=False, **own):
     """The folder of a run that was killed. own: a user's code."""
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at, seed)
-        with pytest.raises(Killed):
-            train(recipe, folder, resume=resume, **own)
+        raised(Killed, train, recipe, folder, resume=resume, **own)
     assert not Run(folder).finished
     return Run(folder)
 
@@ -97,8 +92,8 @@ def timeless(value):
 
 
 def events(run):
-    told = small.read_rows(run.folder / "metrics.jsonl")
-    clocks = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss")
+    told = read_rows(run.folder / "metrics.jsonl")
+    clocks = "train_runtime train_samples_per_second train_steps_per_second train_loss".split()
     return [{key: value for key, value in event.items() if key not in clocks} for event in told]
 
 
@@ -170,7 +165,7 @@ def test_a_line_of_the_log_that_is_damaged_is_named(recipe, run):
     for line in ("{]\n", "7\n"):
         log.write_text("".join([first, line, *others]))
         before = files(run)
-        small.raises(
+        raises(
             ModelError,
             r"metrics\.jsonl:2: is damaged: not valid JSON",
             train,
@@ -183,11 +178,11 @@ def test_a_line_of_the_log_that_is_damaged_is_named(recipe, run):
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path):
     log = tmp_path / "metrics.jsonl"
-    with small.largest_file(8), pytest.raises(OSError, match=r"metrics\.jsonl"):
+    with largest_file(8), pytest.raises(OSError, match=r"metrics\.jsonl"):
         MetricsLog(log, 1).on_log(None, Mock(global_step=3), None, {"loss": 0.5})
     log.write_text(log.read_text() + '\n{"seed": 1, "step": 4')
     assert [*lines_of(tmp_path / "none.jsonl")] == []
-    small.raises(ModelError, r"metrics\.jsonl:1: is damaged", lambda: [*lines_of(log, appended=True)])
+    raises(ModelError, r"metrics\.jsonl:1: is damaged", lambda: [*lines_of(log, appended=True)])
 
 
 def test_dropout_is_really_random_here(recipe, uninterrupted, run):
@@ -210,8 +205,7 @@ def test_killed_while_it_evaluates_after_training(recipe, uninterrupted, tmp_pat
     """The model has its place then, and `finish` does not come to its end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertkit.training.finish.over_seeds", Mock(side_effect=Killed))
-        with pytest.raises(Killed):
-            train(recipe, tmp_path / "run")
+        raised(Killed, train, recipe, tmp_path / "run")
     same(train(recipe, tmp_path / "run", resume=True), uninterrupted)
 
 
@@ -220,8 +214,7 @@ def test_killed_at_the_very_start_it_can_be_started_again(write, recipe, tmp_pat
     """Before its first file the folder is as good as empty; after recipe.yaml it is a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"bertkit.training.metadata.{write}", Mock(side_effect=Killed))
-        with pytest.raises(Killed):
-            train(recipe, tmp_path / "run")
+        raised(Killed, train, recipe, tmp_path / "run")
     started = (tmp_path / "run/recipe.yaml").is_file()
     assert started == (write == "write_json")
     (tmp_path / "run/.recipe.yaml.0a1b2c3d.writing").touch()  # what SIGKILL leaves of a file being written
@@ -279,7 +272,7 @@ def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout, tmp_path):
 
 def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_dropout, tmp_path):
     """transformers writes a model folder with those names; a checkpoint is loaded with the model's own."""
-    encoder = small.of_family("nomic_bert", tiny_encoder_with_dropout, tmp_path / "nomic")
+    encoder = of_family("nomic_bert", tiny_encoder_with_dropout, tmp_path / "nomic")
     recipe = small.recipe(tmp_path, encoder, *RHYTHM)
     run = train(recipe, killed(recipe, tmp_path / "run").folder, resume=True)
     best = run.results["seeds"][0]["best_step"]
@@ -297,6 +290,27 @@ def test_windows_in_batches_of_tokens_and_early_stopping(tiny_encoder_with_dropo
     )
     _, whole = resumed(given, tmp_path, at=7)
     assert whole.results["seeds"][0]["steps"] < 12
+
+
+@pytest.mark.parametrize("place", ["run", "moved"])
+def test_killed_after_it_stopped_early(place, tiny_encoder_with_dropout, tmp_path, monkeypatch):
+    more = (*RHYTHM, "early_stopping={patience: 1}")
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *more)
+    scores = count(0.0, -0.1)  # the first is the best, and later ones would be better
+    score = TaskData.evaluate
+
+    def evaluate(*given):
+        return {**score(*given), "accuracy": next(scores)}
+
+    monkeypatch.setattr(TaskData, "evaluate", evaluate)
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertkit.training.seed.merge_and_calibrate", Mock(side_effect=Killed))
+        raised(Killed, train, given, "run")
+    scores = count(1.0)
+    Path("run").rename(place)
+    [outcome] = train(given, place, resume=True).results["seeds"]
+    assert (outcome["steps"], outcome["best_step"]) == (6, 3)
 
 
 # --- checkpoints that are not whole
@@ -356,7 +370,7 @@ def test_a_checkpoint_of_another_version_is_refused(file, value, recipe, run):
         r"checkpoint-6: was written by another version of bertkit or transformers.*\n.*that version, "
         r"or start a"
     )
-    small.raises(UserError, wanted, train, recipe, run.folder, resume=True)
+    raises(UserError, wanted, train, recipe, run.folder, resume=True)
     assert files(run) == before
 
 
@@ -386,8 +400,7 @@ def test_a_kill_while_a_checkpoint_is_written(recipe, uninterrupted, tmp_path):
     publish = checkpoint.publish
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "publish", dead)
-        with pytest.raises(Killed):
-            train(recipe, tmp_path / "run")
+        raised(Killed, train, recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
     assert newest(run).name == "checkpoint-3"
     assert (run.checkpoints / "seed-42/.writing-6").is_dir()
@@ -414,7 +427,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(recipe, uninterrupted, tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     folder = tmp_path / "run"
     try:
-        small.raises(
+        raises(
             ModelError,
             r"cannot be written.*\n.*it continues from its last checkpoint",
             train,
@@ -470,16 +483,16 @@ def test_told_where_epochs_are_scored_it_is_scored_as_before(tiny_encoder_with_d
     by_epoch = [change for change in RHYTHM if "eval" not in change]
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *by_epoch, "training.eval_strategy=epoch")
     whole = train(recipe, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "run", callbacks=[Told(4, signal.SIGINT)])  # at the end of one
+    raised(
+        KeyboardInterrupt, train, recipe, tmp_path / "run", callbacks=[Told(4, signal.SIGINT)]
+    )  # at the end of one
     stopped = train(recipe, tmp_path / "run", resume=True)
     same(stopped, whole)
     assert events(stopped) == events(whole)
 
 
 def test_told_twice_it_stops_at_once(recipe, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "run", callbacks=[Told(2, signal.SIGINT, times=2)])
+    raised(KeyboardInterrupt, train, recipe, tmp_path / "run", callbacks=[Told(2, signal.SIGINT, times=2)])
     assert not (tmp_path / "run/checkpoints/seed-42/checkpoint-2").exists()
 
 
@@ -508,8 +521,9 @@ def test_a_resumed_training_computes_in_aligned_memory(tiny_encoder_with_dropout
 
 
 def test_told_after_the_last_step_what_is_left_is_done_on_resume(recipe, uninterrupted, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "run", callbacks=[Told(12, signal.SIGINT, after=True)])
+    raised(
+        KeyboardInterrupt, train, recipe, tmp_path / "run", callbacks=[Told(12, signal.SIGINT, after=True)]
+    )
     same(train(recipe, tmp_path / "run", resume=True), uninterrupted)
 
 
@@ -591,7 +605,7 @@ def places(tiny_encoder, room):
         "wider": resized(tiny_encoder, room / "wider", hidden_size=32),
         "one_layer": build_encoder(room / "one", layers=1),
         "three_layers": build_encoder(room / "three", layers=3),
-        "rows": small.write_rows(room / "other.jsonl", [*rows, {**rows[0], "label": "neither"}]),
+        "rows": write_rows(room / "other.jsonl", [*rows, {**rows[0], "label": "neither"}]),
     }
 
 
@@ -625,7 +639,7 @@ def test_a_model_of_other_weights_is_refused(kind, change, what, runs, places):
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
 def test_lora_of_an_embedding_which_peft_then_writes_too(tiny_encoder, tmp_path):
-    encoder = small.of_family("eurobert", tiny_encoder, tmp_path / "eurobert", num_key_value_heads=2)
+    encoder = of_family("eurobert", tiny_encoder, tmp_path / "eurobert", num_key_value_heads=2)
     given = small.recipe(tmp_path, encoder, *RHYTHM, "peft={r: 2, target_modules: [embed_tokens, q_proj]}")
     run = killed(given, tmp_path / "run")
     assert any(
@@ -684,7 +698,7 @@ def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe, run, 
             train(mine, started.folder, resume=True)
         assert files(started) == before
     (seed / "recipe.sha256").unlink()
-    small.raises(
+    raises(
         RecipeError, "seed-42: contains checkpoints of another recipe", train, recipe, run.folder, resume=True
     )
     again = recipe.with_("seeds=[42, 43]", "verify=true")  # which change no training
@@ -698,7 +712,7 @@ def test_what_transformers_refuses_on_resume_is_said(recipe, run):
     with pytest.raises(RecipeError, match=r"training: warm-up \(20\) and decay \(2\) exceed all 12 steps"):
         train(other, run.folder, resume=True, changed=True)
     assert files(run) == before
-    small.raises(ValueError, "a defect", train, recipe, run.folder, resume=True, callbacks=[Defect()])
+    raises(ValueError, "a defect", train, recipe, run.folder, resume=True, callbacks=[Defect()])
 
 
 class Defect(TrainerCallback):
@@ -714,12 +728,11 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe, run):
     longer = recipe.with_("training.num_train_epochs=4")
     write_json(run.folder / "data.json", data | {"fingerprints": {"train": "others"}})
     for other, said in ((longer, "num_train_epochs: 4"), (recipe, "sha256 differs")):
-        small.raises(UserError, said, train, other, run.folder, resume=True)
+        raises(UserError, said, train, other, run.folder, resume=True)
     given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at=1)
-        with pytest.raises(Killed):
-            train(recipe, run.folder, data=given, resume=True, changed=True)
+        raised(Killed, train, recipe, run.folder, data=given, resume=True, changed=True)
     assert run.recipe.data.source == "memory"
     assert sorted(path.name for path in (run.folder / "data").iterdir()) == [
         "train.parquet",
@@ -728,13 +741,11 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe, run):
     head = recipe.with_("task.method=head", "~training")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METHODS, "head", Mock(side_effect=Killed))
-        with pytest.raises(Killed):
-            train(head, run.folder, resume=True, changed=True)
+        raised(Killed, train, head, run.folder, resume=True, changed=True)
     assert run.recipe == head
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertkit.training.finish.publish", Mock(side_effect=Killed))
-        with pytest.raises(Killed):
-            train(recipe, run.folder, resume=True, changed=True)
+        raised(Killed, train, recipe, run.folder, resume=True, changed=True)
     assert run.recipe == recipe
     assert train(longer, run.folder, resume=True, changed=True).recipe == longer
     assert read_json(run.folder / "data.json") == data
@@ -820,9 +831,7 @@ def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout, tmp_path,
     best = run.checkpoints / "seed-42/checkpoint-3/model.safetensors"
     whole = best.read_bytes()
     best.write_bytes(whole[:-7])
-    small.raises(
-        ModelError, "checkpoint-3: the best checkpoint is damaged", train, given, run.folder, resume=True
-    )
+    raises(ModelError, "checkpoint-3: the best checkpoint is damaged", train, given, run.folder, resume=True)
     best.write_bytes(whole)
     train(given, run.folder, resume=True)
     names = [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")]

@@ -19,6 +19,7 @@ from numpy.testing import assert_allclose
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses, modules
 from sklearn.metrics import average_precision_score
+from small import raises, write_rows
 from torch.testing import assert_close
 from transformers import set_seed
 
@@ -30,7 +31,9 @@ from bertkit.inference.evaluate import score
 from bertkit.inference.runner import Runner
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.losses import cosent, in_batch
+from bertkit.models.trained_parts import with_lora
 from bertkit.retrieval.vector_models import dual_encoder
+from bertkit.sections import Lora
 from bertkit.tasks.base import prepare
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
 from bertkit.tasks.vector_task import VectorTask
@@ -119,7 +122,7 @@ def test_what_sentence_transformers_saves_is_opened(pooling, tiny_encoder, tmp_p
         modules.Normalize(),
     ]
     model = SentenceTransformer(modules=stack, device="cpu")
-    model.save(str(tmp_path / "theirs"))
+    model.save(f"{tmp_path}/theirs")
     texts = [text for text in ODD if len(text) < 200]
     ours = vectors(tmp_path / "theirs", texts, task="sentence-similarity")
     assert_allclose(ours, model.encode(texts), atol=1e-6)
@@ -206,9 +209,7 @@ def put(**values):
     ],
 )
 def test_odd_modules_are_refused(file, edit, said, tiny_encoder, tmp_path):
-    small.raises(
-        ModelError, said, load, foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity"
-    )
+    raises(ModelError, said, load, foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity")
 
 
 def test_case_that_only_a_module_folds_is_refused(tiny_encoder, tmp_path):
@@ -218,7 +219,7 @@ def test_case_that_only_a_module_folds_is_refused(tiny_encoder, tmp_path):
     tokenizer["normalizer"]["lowercase"] = False
     write_json(folder / "tokenizer.json", tokenizer)
     write_json(folder / "tokenizer_config.json", config | {"do_lower_case": False})
-    small.raises(ModelError, "for a case-sensitive tokenizer", load, folder, task="sentence-similarity")
+    raises(ModelError, "for a case-sensitive tokenizer", load, folder, task="sentence-similarity")
 
 
 def test_prompts_of_queries_are_read(tiny_encoder, tmp_path):
@@ -300,7 +301,7 @@ def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder, tmp_path):
     ]
     assert score == pytest.approx(float(theirs.similarity(a, b)), abs=1e-5)
     (folder / MODULES).write_text(json.dumps(read_json(folder / MODULES)[:3]))  # without Normalize
-    small.raises(
+    raises(
         ModelError,
         "similarity_fn_name is 'dot', but bertkit compares vectors by their cosine",
         load,
@@ -312,7 +313,7 @@ def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder, tmp_path):
 def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_refused(tiny_encoder):
     case = BY_ID["similarity-mse"]
     more = {"name": "sentence-similarity", "loss": "cosine-mse"}
-    small.raises(
+    raises(
         DataError,
         r"task.score_range: \[7, 7\], but scores of train go from",
         Case("x", {**more, "score_range": [7, 7]}, case.columns).task,
@@ -320,7 +321,7 @@ def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_r
     )
     # distances, not similarities
     Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)
-    small.raises(
+    raises(
         UserError,
         r"task\.dims: 1000 exceeds the vector size \d+",
         Case("x", {**more, "dims": [4, 1000]}, case.columns).task(tiny_encoder).model,
@@ -385,7 +386,7 @@ def test_ranks_and_their_scores():
     ],
 )
 def test_contradictions_are_said(columns, more, said, tiny_encoder):
-    small.raises(
+    raises(
         DataError,
         said,
         prepare,
@@ -401,7 +402,7 @@ def test_contradictions_are_said(columns, more, said, tiny_encoder):
 def test_indices_of_labels_that_the_recipe_names(tiny_encoder, tmp_path):
     """From train to evaluate."""
     pairs = zip(TEXTS * 2, TEXTS[3:] * 4, strict=False)
-    file = small.write_rows(
+    file = write_rows(
         tmp_path / "rows.jsonl",
         [{"text_a": a, "text_b": b, "label": i % 2} for i, (a, b) in enumerate(pairs)],
     )
@@ -430,7 +431,7 @@ def test_a_text_and_a_pair_are_answered(tiny_encoder, tmp_path, capsys):
     assert "16 numbers" in small.said(capsys, "predict", folder, "the cat")
     with torch.no_grad():
         predictor.model.embeddings.word_embeddings.weight.fill_(torch.nan)
-    small.raises(ModelError, "NaN or infinite for 1 of 1 texts", predictor, "the cat")
+    raises(ModelError, "NaN or infinite for 1 of 1 texts", predictor, "the cat")
 
 
 @pytest.mark.parametrize(
@@ -481,3 +482,24 @@ def test_baselines_that_know_nothing_of_pairs_rank_positives_by_chance_or_last(m
     monkeypatch.setattr(SentenceSimilarity, "chunk_size", 5)  # ranks are among so many rows
     found = SentenceSimilarity(options, None, 32).baselines(rows, rows)
     assert found["tf-idf cosine"]["mrr"] == pytest.approx((10 / 5 + 2 / 2) / 12)
+
+
+def test_another_layout_than_that_of_the_model_that_is_trained_further_is_told(tiny_encoder, tmp_path):
+    own = {"name": "sentence-similarity", "pooling": "cls", "dense": 6}
+    case = Case("x", own, BY_ID["similarity-mse"].columns)
+    folder = finished(case, tiny_encoder, tmp_path / "run").model
+    for options, told in ((own, False), ({**own, "pooling": "mean"}, True)):
+        task = replace(case, options=options).task(folder)
+        fixes = [finding.fix for finding in task.check(task.encode(case.rows()), "train")]
+        assert ("To go on from it, write  task: {pooling: cls, dense: 6}" in fixes) == told
+
+
+def test_all_linear_adapts_every_layer_of_the_encoder_and_not_the_dense_layer(tiny_encoder):
+    task = Case("x", {"name": "sentence-similarity", "dense": 6}, BY_ID["similarity-mse"].columns).task(
+        tiny_encoder
+    )
+    model = task.model(encoder(tiny_encoder))
+    layers = {name for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
+    adapted = with_lora(model, Lora(r=2, target_modules="all-linear"), task.extra_modules(model))
+    found = {name.split(".lora_A")[0] for name, _ in adapted.named_parameters() if "lora_A" in name}
+    assert found == {f"base_model.model.{name}" for name in layers if not name.startswith("vector_dense")}

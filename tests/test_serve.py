@@ -12,12 +12,12 @@ from dataclasses import asdict
 import jsonschema
 import numpy as np
 import pytest
-import small
 import torch
 import transformers
 from cases import TEXTS, Case, every
 from numpy.testing import assert_allclose
 from serving import KEPT, SECRET, alike, client_of, make_app, predictor_of, said, schemas
+from small import ROOT, panic_on_bytes_beyond_ascii, raised, refused
 from small import write_rows as write
 from starlette.testclient import TestClient
 
@@ -106,7 +106,7 @@ def test_rows_whose_answers_depend_on_each_other_share_no_call(name, tiny_encode
     apart = [*predictor(rows[:3]), *predictor(rows[3:])]
     with pytest.raises(AssertionError):  # so that it matters
         alike(together, apart)
-    assert RowReader(predictor.task, {}, Limits()).key(rows) is None
+    assert RowReader(predictor.task, {}).key(rows) is None
 
 
 @pytest.mark.parametrize("name", "single-label pair qa ner-crf similarity-mse ranking-graded-windows".split())
@@ -114,7 +114,7 @@ def test_rows_that_stand_alone_share_calls(name, tiny_encoder):
     predictor = predictor_of(KEPT[name], tiny_encoder)
     rows = KEPT[name].asked
     alike(predictor(rows[:4]), [*predictor(rows[:2]), *predictor(rows[2:4])])
-    reader = RowReader(predictor.task, {}, Limits())
+    reader = RowReader(predictor.task, {})
     assert reader.key(rows[:2]) == reader.key(rows[2:4]) is not None
     if name == "ner-crf":
         assert reader.key([{"text": "a cat"}]) != reader.key([{"tokens": ["a", "cat"]}])
@@ -441,6 +441,7 @@ def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder):
 
 def test_own_pages_and_none_elsewhere(classifier, tiny_encoder):
     assert classifier.get("/health").json() == {"status": "ok"}
+    assert classifier.head("/health").status_code == 200
     about = classifier.get("/info").json()
     assert about["model_type"] == {
         "classifier": {"id2label": {"0": "bad", "1": "good"}, "label2id": {"bad": 0, "good": 1}}
@@ -483,7 +484,7 @@ def test_the_page_lists_the_metrics():
         name = family.name + "_total" * (family.type == "counter")
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         exported[name] = family.type, labels
-    page = (small.ROOT / "docs/serve.md").read_text()
+    page = (ROOT / "docs/serve.md").read_text()
     rows = re.findall(r"^\| `(bertkit_\w+)` \| (\w+) \| (.*?) ?\| \w", page, re.M)
     listed = {name: (kind, {*re.findall(r"\w+", labels)}) for name, kind, labels in rows}
     assert listed == {name: value for name, value in exported.items() if name.startswith("bertkit_")}
@@ -492,7 +493,7 @@ def test_the_page_lists_the_metrics():
 def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder, caplog):
     """A panic in Rust is a BaseException, which would end the task that answers requests."""
     predictor = predictor_of(KEPT["single-label"], tiny_encoder)
-    small.panic_on_bytes_beyond_ascii(predictor.task.tokenizer)
+    panic_on_bytes_beyond_ascii(predictor.task.tokenizer)
     with pytest.raises(BaseException, match="index out of bounds") as panic:
         predictor("好")
     assert not isinstance(panic.value, Exception)
@@ -533,13 +534,13 @@ def room(tiny_encoder, tmp_path_factory):
     """The folder of a model, and of a store of DOCUMENTS that nobody changes."""
     folder = tmp_path_factory.mktemp("search")
     model = retriever(tiny_encoder, folder / "model")
-    index(model, str(folder / "store"), write(folder / "documents.jsonl", DOCUMENTS))
+    index(model, f"{folder}/store", write(folder / "documents.jsonl", DOCUMENTS))
     return folder
 
 
 @pytest.fixture(scope="module")
 def predictor(room):
-    return load(str(room / "model"))
+    return load(f"{room}/model")
 
 
 @pytest.fixture(scope="module")
@@ -570,7 +571,7 @@ def test_the_documents_of_the_command(searching, room):
         {"filter": {"tags": "red"}, "hybrid": True},
     ):
         theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
-        expected = [list(map(asdict, hits)) for hits in searcher(str(room / "store"), **theirs)(QUERIES)]
+        expected = [list(map(asdict, hits)) for hits in searcher(f"{room}/store", **theirs)(QUERIES)]
         # so that swapped answers would be seen
         assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)
         alike(said(searching, "/search", query=QUERIES[0], **options), {"hits": expected[0]})
@@ -584,8 +585,7 @@ def test_the_schema_that_is_promised(searching):
         found = said(searching, "/search", **body)
         jsonschema.validate(found, answered)
     found["hits"][0][0]["neither"] = 1
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(found, answered)
+    raised(jsonschema.ValidationError, jsonschema.validate, found, answered)
 
 
 SQL = "1) OR (1=1"
@@ -620,7 +620,7 @@ def test_a_store_that_is_written_emptied_removed_or_replaced_while_it_is_served(
     own_client, own, room, tiny_encoder, tmp_path
 ):
     new = {"id": "new", "text": "the cat", "lang": "en"}
-    index(str(room / "model"), own.uri, write(tmp_path / "more.jsonl", [new]), delete=["d"])
+    index(f"{room}/model", own.uri, write(tmp_path / "more.jsonl", [new]), delete=["d"])
     own.table.checkout_latest()  # which LanceDB does by itself once 5 seconds have passed
     hits = {hit["id"]: hit for hit in said(own_client, "/search", query="the cat")["hits"]}
     assert hits.keys() == {"a", "b", "c", "new"}
@@ -630,7 +630,7 @@ def test_a_store_that_is_written_emptied_removed_or_replaced_while_it_is_served(
     own.delete(list(hits))
     own.table.checkout_latest()
     assert "the store is empty" in said(own_client, "/search", status=500, query="the cat")["error"]
-    index(str(room / "model"), own.uri, room / "documents.jsonl")
+    index(f"{room}/model", own.uri, room / "documents.jsonl")
     own.table.checkout_latest()
     assert len(said(own_client, "/search", query="the cat")["hits"]) == 4
     shutil.rmtree(own.uri)
@@ -691,7 +691,7 @@ def test_without_a_store(name, tiny_encoder):
 
 def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, monkeypatch, capsys):
     model = tmp_path / "named"
-    store = str(tmp_path / "store")
+    store = f"{tmp_path}/store"
     shutil.copytree(tiny_encoder, model / "model")
     index(str(model), store, write(tmp_path / "documents.jsonl", DOCUMENTS))
     served = []
@@ -701,7 +701,7 @@ def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, mon
     assert main(["serve", str(model), "--store", store]) == 0
     assert main(["serve", str(model), "--store", store, "--task", "retrieval"]) == 0
     assert served == ["sentence-similarity", "retrieval"]
-    assert f"error: {model}: was not trained by bertkit" in small.refused(capsys, "serve", model)
+    assert f"error: {model}: was not trained by bertkit" in refused(capsys, "serve", model)
 
 
 def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_path, capsys):
@@ -710,8 +710,8 @@ def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_pa
         (f"{room}/store", "is another model"),
         (str(tmp_path), "is not a bertkit store"),
     ):
-        assert message in small.refused(capsys, "serve", other, "--store", where, "--port", "0")
-    assert f"error: {other}: the model was trained for retrieval, not text-ranking" in small.refused(
+        assert message in refused(capsys, "serve", other, "--store", where, "--port", "0")
+    assert f"error: {other}: the model was trained for retrieval, not text-ranking" in refused(
         capsys, "serve", other, "--store", f"{room}/store", "--task", "text-ranking"
     )
     with pytest.raises(ModelError, match="gives no vectors"):

@@ -6,12 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import small
 from cases import CASES, TEXTS, encoder
 from sharded import SETTINGS
+from small import refused, said, write_rows
 from transformers import set_seed
 
-from bertkit.cli.main import main
 from bertkit.processes import Shard
 from bertkit.tasks import OURS
 from bertkit.training.seed import save
@@ -45,7 +44,7 @@ def _small_chunks(monkeypatch):
 
 @pytest.fixture
 def rows(tmp_path):
-    return small.write_rows(tmp_path / "rows.jsonl", ROWS)
+    return write_rows(tmp_path / "rows.jsonl", ROWS)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4096])
@@ -62,32 +61,32 @@ def test_parts_are_contiguous_whole_chunks_and_even(chunk, count):
 
 
 @pytest.mark.parametrize(("case", "count"), [("single-label", 1), ("retrieval", 2), ("ner-document", 4)])
-def test_answers_of_parts_are_those_of_the_whole(case, count, models, tmp_path):
+def test_answers_of_parts_are_those_of_the_whole(case, count, models, tmp_path, capsys):
     """Also for a task that ranks the documents of a chunk, and one that reads sentences with their
     neighbours.
     """
     texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
     texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else texts
-    file = small.write_rows(tmp_path / "in.jsonl", texts)
+    file = write_rows(tmp_path / "in.jsonl", texts)
     made = tmp_path / "made.jsonl"
-    command = ["predict", str(models / case), "--input", str(file), "--output", str(made)]
-    assert main(command) == 0
+    command = ("predict", models / case, "--input", file, "--output", made)
+    said(capsys, *command)
     whole = made.read_bytes()
     parts = b""
     for number in range(1, count + 1):
-        assert main([*command, "--shard", f"{number}/{count}"]) == 0
+        said(capsys, *command, "--shard", f"{number}/{count}")
         parts += made.read_bytes()
     assert parts == whole
     assert whole.count(b"\n") == len(ROWS)
 
 
-def test_vectors_of_parts_are_those_of_the_whole(models, rows, tmp_path, monkeypatch):
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    command = ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output"]
+def test_vectors_of_parts_are_those_of_the_whole(models, rows, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/cache")
+    command = ("embed", models / "similarity-in-batch", "--input", rows, "--output")
     shards = [["--shard", f"{number}/3"] for number in (1, 2, 3)]
     for number, shard in enumerate([[], *shards]):
-        assert main([*command, str(tmp_path / f"{number}.npy"), *shard]) == 0
-        assert main([*command, str(tmp_path / f"{number}.parquet"), *shard]) == 0
+        said(capsys, *command, tmp_path / f"{number}.npy", *shard)
+        said(capsys, *command, tmp_path / f"{number}.parquet", *shard)
     arrays = [np.load(tmp_path / f"{number}.npy") for number in range(4)]
     assert np.array_equal(np.concatenate(arrays[1:]), arrays[0])
     tables = [pq.read_table(tmp_path / f"{number}.parquet") for number in range(4)]
@@ -96,37 +95,29 @@ def test_vectors_of_parts_are_those_of_the_whole(models, rows, tmp_path, monkeyp
 
 
 def commands(models, rows, out):
-    yield ["predict", str(models / "single-label"), "--input", str(rows), "--output", f"{out}/made.jsonl"]
-    yield ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output", f"{out}/made.npy"]
+    yield ["predict", f"{models}/single-label", "--input", rows, "--output", f"{out}/made.jsonl"]
+    yield ["embed", f"{models}/similarity-in-batch", "--input", rows, "--output", f"{out}/made.npy"]
 
 
 def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_path, capsys):
     for command in commands(models, rows, tmp_path / "out"):
         for shard in ("0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"):
-            assert f"error: shard {shard}: not a part: i/n is expected" in small.refused(
+            assert f"error: shard {shard}: not a part: i/n is expected" in refused(
                 capsys, *command, f"--shard={shard}"
             )
-        said = small.refused(capsys, *command, "--shard", "1/12")
-        assert f"error: shard 1/12: {rows} has 11 rows" in said
-        assert "4 chunks of up to 3" in said
-        assert "at most 4 shards" in said
+        told = refused(capsys, *command, "--shard", "1/12")
+        assert f"error: shard 1/12: {rows} has 11 rows" in told
+        assert "4 chunks of up to 3" in told
+        assert "at most 4 shards" in told
     assert not (tmp_path / "out").exists()
 
 
 def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
-    file = small.write_rows(tmp_path / "in.jsonl", [*ROWS[:10], {"id": "bad"}])
-    command = [
-        "predict",
-        str(models / "single-label"),
-        "--input",
-        str(file),
-        "--output",
-        str(tmp_path / "out.jsonl"),
-    ]
-    assert main([*command, "--shard", "1/2"]) == 0
-    capsys.readouterr()
+    file = write_rows(tmp_path / "in.jsonl", [*ROWS[:10], {"id": "bad"}])
+    command = ("predict", models / "single-label", "--input", file, "--output", tmp_path / "out.jsonl")
+    said(capsys, *command, "--shard", "1/2")
     (tmp_path / "out.jsonl").unlink()
-    assert "row 11" in small.refused(capsys, *command, "--shard", "2/2")
+    assert "row 11" in refused(capsys, *command, "--shard", "2/2")
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -141,25 +132,17 @@ def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
 )
 def test_what_has_no_parts_is_refused(more, message, models, rows, capsys):
     words = [word.replace("ROWS", str(rows)) for word in more]
-    assert message in small.refused(capsys, "predict", models / "single-label", *words, "--shard", "1/2")
+    assert message in refused(capsys, "predict", models / "single-label", *words, "--shard", "1/2")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_under_torchrun_each_process_writes_its_part(rank, models, rows, tmp_path, monkeypatch):
+def test_under_torchrun_each_process_writes_its_part(rank, models, rows, tmp_path, monkeypatch, capsys):
     """As in `--shard $((RANK + 1))/$WORLD_SIZE`."""
-    words = [
-        "predict",
-        str(models / "single-label"),
-        "--input",
-        str(rows),
-        "--shard",
-        f"{rank + 1}/2",
-        "--output",
-    ]
-    assert main([*words, str(tmp_path / "alone.jsonl")]) == 0
+    words = ("predict", models / "single-label", "--input", rows, "--output")
+    said(capsys, *words, tmp_path / "alone.jsonl", "--shard", f"{rank + 1}/2")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", str(rank))
-    assert main([*words, str(tmp_path / "part.jsonl")]) == 0
+    said(capsys, *words, tmp_path / "part.jsonl", "--shard", f"{rank + 1}/2")
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
 
 
@@ -171,8 +154,8 @@ def test_several_processes_without_a_part_are_refused(command, monkeypatch, caps
         "mine": "--data x --output x.jsonl".split(),
     }
     monkeypatch.setenv("WORLD_SIZE", "2")
-    said = small.refused(capsys, command, "nowhere", *needed.get(command, []))
+    told = refused(capsys, command, "nowhere", *needed.get(command, []))
     assert (
-        "WORLD_SIZE: all 2 processes would do the same work\n    Start one process, without torchrun" in said
+        "WORLD_SIZE: all 2 processes would do the same work\n    Start one process, without torchrun" in told
     )
-    assert ("--shard $((RANK + 1))/$WORLD_SIZE" in said) == (command in ("predict", "embed"))
+    assert ("--shard $((RANK + 1))/$WORLD_SIZE" in told) == (command in ("predict", "embed"))

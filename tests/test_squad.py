@@ -100,6 +100,11 @@ def change(path, value=None):
 QUESTION = ["data", 1, "paragraphs", 1, "qas", 0]
 
 
+def test_a_title_and_the_answers_may_be_missing(tmp_path):
+    assert read(tmp_path, change(["data", 0, "title"]))[0] == (1, {**read(tmp_path, V1)[0][1], "title": None})
+    assert read(tmp_path, change([*QUESTION, "answers"]))[2][1]["answers"] is None
+
+
 def test_what_is_not_in_the_layout_is_named_by_its_article(tmp_path):
     for path, value, message in (
         ([*QUESTION, "question"], None, "data[1]: is not in the layout of SQuAD: KeyError('question')"),

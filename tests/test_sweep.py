@@ -368,6 +368,15 @@ def test_a_trial_that_fails_is_told_and_the_sweep_goes_on(trainer, room, tmp_pat
         sweep(recipe_of(room), room / "space.yaml", tmp_path / "none", trials=2, confirm=1)
 
 
+def test_values_that_do_not_go_together_fail_and_the_sweep_goes_on(tiny_encoder, room, tmp_path):
+    (room / "long.yaml").write_text("task.overflow: [truncate, error]\nmodel.max_length: [8, 32]\n")
+    base = recipe_of(room, "training.max_steps=1", "seeds=[3]")
+    done = sweep(base, room / "long.yaml", tmp_path / "s", trials=6, confirm=1).results
+    failed = [trial for trial in done["trials"] if trial["state"] == "fail"]
+    assert {(*trial["changes"].values(),) for trial in failed} <= {("error", 8)}
+    assert failed
+
+
 @pytest.mark.parametrize("kind", [DataError, ModelError])
 def test_what_no_trial_can_help_stops_the_sweep_until_it_is_mended(kind, trainer, room, tmp_path):
     recipe = recipe_of(room)

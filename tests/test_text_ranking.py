@@ -97,7 +97,7 @@ def test_cross_encoder_gives_the_same_scores(options, tiny_encoder, tmp_path):
     predictor = fresh(made, tiny_encoder)
     save(predictor.model, made, tmp_path / "model", SETTINGS)
     ours = scores(bertkit.load(tmp_path / "model", precision="fp32"), PAIRS)
-    theirs = CrossEncoder(str(tmp_path / "model"), device="cpu")
+    theirs = CrossEncoder(f"{tmp_path}/model", device="cpu")
     assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
     assert ours == pytest.approx(scores(predictor, PAIRS), abs=1e-6)
     assert np.ptp(ours) > 0.2
@@ -110,7 +110,7 @@ def test_the_pipeline_of_transformers_gives_the_same_scores(activation, tiny_enc
     made = task(tiny_encoder, rows([1, 0, 0]), activation=activation)
     predictor = fresh(made, tiny_encoder)
     save(predictor.model, made, tmp_path / "model", SETTINGS)
-    classify = pipeline("text-classification", model=str(tmp_path / "model"), device="cpu")
+    classify = pipeline("text-classification", model=f"{tmp_path}/model", device="cpu")
     answers = [classify({"text": q, "text_pair": d}) for q, d in SHORT]
     flat = [answer[0] if isinstance(answer, list) else answer for answer in answers]
     assert_allclose(scores(predictor, SHORT), [answer["score"] for answer in flat], atol=1e-5)
@@ -132,12 +132,12 @@ def test_a_stock_cross_encoder_answers_as_it_did(where, activation, tiny_encoder
         model.config.sbert_ce_default_activation_function = path
     spread(model).save_pretrained(tmp_path / "stock")
     AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path / "stock")
-    theirs = CrossEncoder(str(tmp_path / "stock"), device="cpu")
+    theirs = CrossEncoder(f"{tmp_path}/stock", device="cpu")
     if where == "own file":
         theirs.activation_fn = kind()
         theirs.max_seq_length = 20
-        theirs.save(str(tmp_path / "stock"))
-        theirs = CrossEncoder(str(tmp_path / "stock"), device="cpu")
+        theirs.save(f"{tmp_path}/stock")
+        theirs = CrossEncoder(f"{tmp_path}/stock", device="cpu")
     ours = bertkit.load(tmp_path / "stock", task="text-ranking", precision="fp32")
     assert_allclose(scores(ours, PAIRS), theirs.predict(PAIRS), rtol=0, atol=1e-5)
     assert ours.task.max_length == theirs.max_seq_length == (20 if where == "own file" else 64)
@@ -472,7 +472,7 @@ def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder):
 
 # --- measures of searches
 
-NAMES = ["ndcg@10", "mrr@10", "map", "recall@1", "recall@5", "recall@10", "recall@100"]
+NAMES = "ndcg@10 mrr@10 map recall@1 recall@5 recall@10 recall@100".split()
 
 
 def test_queries_with_nothing_found_or_nothing_to_find_count_as_0():

@@ -19,7 +19,7 @@ from bertkit.errors import ModelError, RowsError
 from bertkit.retrieval.passages import Passage, Window, joined, passages
 from bertkit.tasks import get_task
 
-KINDS = ("wordpiece", "bytes", "metaspace", "stripped")
+KINDS = "wordpiece bytes metaspace stripped".split()
 LIMITS = st.integers(8, 20)
 MORE = st.lists(st.sampled_from("the cat dogs xyz の猫 ﷺ ½ 🙂 .".split()), max_size=30).map(" ".join) | TEXTS
 

@@ -22,13 +22,12 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 from safetensors.torch import load_file, save_file
 from seqeval.metrics.sequence_labeling import get_entities
+from small import message_of, raises, read_as, read_rows, write_rows
 from small import read_data as load_data
-from small import write_rows
 from test_task_contract import ask, opened
 from torch import nn
 
 import bertkit
-from bertkit.cli.main import main
 from bertkit.data.checks import check
 from bertkit.data.tagging import entities, from_bio, invalid, tag_names
 from bertkit.data.units import sentences, text_of, words_of
@@ -89,7 +88,7 @@ def run(request, tiny_encoder, tmp_path_factory):
 
 
 def get(source, columns=None, **options):
-    return small.read_as({**NER, **options}, {"train": source}, columns=columns or {})
+    return read_as({**NER, **options}, {"train": source}, columns=columns or {})
 
 
 # --- data
@@ -109,7 +108,7 @@ def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path):
         notes = [f.what for f in data.findings]
         assert (f"train: its tags are {name.upper()}; read as BIO" in notes) == (name != "bio")
     (tmp_path / "bad.conll").write_text("a O\n\nb O\nc Q-X\n")
-    small.raises(DataError, r"bad\.conll:1: .*tags without prefixes.*O, Q-X", get, tmp_path / "bad.conll")
+    raises(DataError, r"bad\.conll:1: .*tags without prefixes.*O, Q-X", get, tmp_path / "bad.conll")
 
 
 def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path):
@@ -136,33 +135,31 @@ def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path):
 
 def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path):
     cut = {"text": "Ada Brixton", "spans": [[5, 8, "X"]]}
-    path = small.write_rows(tmp_path / "spans.jsonl", [cut] * 30)
-    message = small.message_of(DataError, lambda: get(path, words="words"))
+    path = write_rows(tmp_path / "spans.jsonl", [cut] * 30)
+    message = message_of(DataError, lambda: get(path, words="words"))
     assert message.count("cuts a word") == 20
     assert "spans.jsonl:1" in message
     assert message.count("alignment: expand") == 1
-    longer = small.write_rows(
+    longer = write_rows(
         tmp_path / "spans.jsonl",
         [{"text": "Brixtonians sing loudly", "spans": [{"start": 0, "end": 14, "label": "X"}]}],
     )
     assert get(longer, alignment="expand").rows["train"]["tags"][0] == ["B-X", "I-X", "O"]
     assert get(longer, alignment="contract").rows["train"]["tags"][0] == ["B-X", "O", "O"]
-    assert "alignment" not in small.message_of(
-        DataError, get, small.write_rows(tmp_path / "spans.jsonl", [{"text": "Ada", "spans": [[0, 9, "X"]]}])
+    assert "alignment" not in message_of(
+        DataError, get, write_rows(tmp_path / "spans.jsonl", [{"text": "Ada", "spans": [[0, 9, "X"]]}])
     )
 
 
 def test_spans_are_of_the_text_of_tokens_and_nothing_is_asked_of_rows_without_either(tmp_path):
-    rows = get(
-        small.write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[2, 3, "X"]]}])
-    ).rows
+    rows = get(write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[2, 3, "X"]]}])).rows
     assert rows["train"][0] == {
         "text": "a b",
         "spans": [{"start": 2, "end": 3, "label": "X"}],
         "tags": ["O", "B-X"],
     }
-    path = small.write_rows(tmp_path / "plain.jsonl", [{"tokens": ["a", "b"]}])
-    data = small.read_as(NER, {"test": path}, splits={"test"})
+    path = write_rows(tmp_path / "plain.jsonl", [{"tokens": ["a", "b"]}])
+    data = read_as(NER, {"test": path}, splits={"test"})
     assert data.rows["test"].column_names == ["tokens"]
 
 
@@ -170,13 +167,13 @@ def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_
     for name in ("a", "b"):
         (tmp_path / f"{name}.conll").write_text("-DOCSTART- O\n\nAda B-X\n\nran O\n")
     task = TokenClassificationOptions(name="token-classification", context="document")
-    spec = DataSpec(source={"train": [str(tmp_path / "a.conll"), str(tmp_path / "b.conll")]})
+    spec = DataSpec(source={"train": [f"{tmp_path}/a.conll", f"{tmp_path}/b.conll"]})
     names = load_data(spec, TokenClassification, task).rows["train"]["document"][:]
     assert names[0] == names[1] != names[2] == names[3]
     (tmp_path / "a.conll").write_text("-DOCSTART- O\n\n" + "Ada B-X\n\nran O\n\n" * 10)
     for context, told in (("sentence", 0), ("document", 1)):
         own = {**NER, "context": context}
-        findings = small.read_as(own, {"train": tmp_path / "a.conll"}, limit=5).findings
+        findings = read_as(own, {"train": tmp_path / "a.conll"}, limit=5).findings
         assert sum("documents lose sentences" in finding.what for finding in findings) == told
 
 
@@ -210,7 +207,7 @@ def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_enco
 
 def test_rows_without_words_do_not_stop_training(tiny_encoder, tmp_path):
     rows = [{"text": "", "spans": []}] * 8 + [{"text": "the cat", "spans": [[4, 7, "X"]]}] * 8
-    small.write_rows(tmp_path / "rows.jsonl", rows)
+    write_rows(tmp_path / "rows.jsonl", rows)
     for head in ("softmax", "crf"):
         (tmp_path / "r.yaml").write_text(
             f"task: {{name: token-classification, head: {head}}}\nmodel: {{name: {tiny_encoder}, "
@@ -220,7 +217,7 @@ def test_rows_without_words_do_not_stop_training(tiny_encoder, tmp_path):
             "learning_rate: 1e-2}\n"
         )
         run = train(load_recipe(tmp_path / "r.yaml"), tmp_path / head)
-        events = small.read_rows(run.folder / "metrics.jsonl")
+        events = read_rows(run.folder / "metrics.jsonl")
         empty, full = sorted(event["loss"] for event in events if "loss" in event)
         assert empty == 0.0  # a step without any word
         assert 0 < full < math.inf
@@ -233,18 +230,16 @@ def test_rows_without_words_do_not_stop_training(tiny_encoder, tmp_path):
 @pytest.mark.parametrize("name", ["spans", "entities"])
 def test_missing_spans_are_named_as_the_column_is(name, tmp_path):
     mapped = {} if name == "spans" else {"spans": name}
-    path = small.write_rows(
+    path = write_rows(
         tmp_path / "spans.jsonl", [{"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None}]
     )
-    small.raises(
-        DataError, f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2", get, path, columns=mapped
-    )
+    raises(DataError, f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2", get, path, columns=mapped)
 
 
 def test_spans_become_tags_and_what_was_done_is_reported(tmp_path):
     text = "Ada Brixton went to Lower Brin."
     spans = [[0, 12, "PER"], [20, 26, "LOC"], [20, 30, "LOC"], [3, 3, "PER"]]
-    data = get(small.write_rows(tmp_path / "spans.jsonl", [{"text": text, "spans": spans}]))
+    data = get(write_rows(tmp_path / "spans.jsonl", [{"text": text, "spans": spans}]))
     assert data.rows["train"]["tags"][0] == "B-PER I-PER O O B-LOC I-LOC O".split()
     trimmed = [(0, 11, "PER"), (20, 25, "LOC"), (20, 30, "LOC")]
     assert [tuple(each.values()) for each in data.rows["train"]["spans"][0]] == trimmed
@@ -257,12 +252,10 @@ def test_spans_become_tags_and_what_was_done_is_reported(tmp_path):
 
 def test_types_of_which_nothing_is_left_are_named(tmp_path):
     rows = [{"text": "김철수는서울에", "spans": [[0, 3, "PER"], [4, 6, "LOC"]]}] * 3
-    path = small.write_rows(tmp_path / "spans.jsonl", rows)
+    path = write_rows(tmp_path / "spans.jsonl", rows)
     (lost,) = [f.what for f in get(path, alignment="expand").findings if f.level == "severe"]
     assert lost.startswith("train: types of which no span is left: LOC 3; scores")
-    small.raises(
-        DataError, "with contract, none of the 6 spans of train is left", get, path, alignment="contract"
-    )
+    raises(DataError, "with contract, none of the 6 spans of train is left", get, path, alignment="contract")
 
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
@@ -469,7 +462,7 @@ def test_context_changes_scores_and_never_the_words(tiny_encoder):
 
 def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder):
     task, _ = made("crf", tiny_encoder)
-    tokens = ["very", "\u200b", "bad", "\u200b", "bad"]
+    tokens = "very \u200b bad \u200b bad".split()
     tags = "B-SENSE I-SENSE I-SENSE B-SENSE I-SENSE".split()
     features = task.encode(Dataset.from_dict({"tokens": [tokens], "tags": [tags]}))
     assert [task.tags[i] for i in features["labels"][0]] == ["B-SENSE", "I-SENSE", "B-SENSE"]
@@ -549,20 +542,20 @@ def test_the_crf_travels_beside_the_model(run):
     whole = file.read_bytes()
     for broken in (None, whole[:40]):
         file.unlink(missing_ok=True) if broken is None else file.write_bytes(broken)
-        small.raises(ModelError, r"crf\.safetensors", run.load)
+        raises(ModelError, r"crf\.safetensors", run.load)
     save_file({name: tensor[:1].clone() for name, tensor in weights.items()}, file)
-    small.raises(ModelError, r"crf\.safetensors", run.load)
+    raises(ModelError, r"crf\.safetensors", run.load)
     file.write_bytes(whole)
     assert run.load()("the cat")["entities"]
 
 
 def test_predict_reads_conll_and_writes_csv(run, tmp_path, capsys):
     write_conll(tmp_path / "new.conll", range(3))
-    arguments = ["predict", str(run.folder), "--input", str(tmp_path / "new.conll"), "--output"]
-    assert main([*arguments, str(tmp_path / "out.jsonl")]) == 0
-    answers = [line["answer"] for line in small.read_rows(tmp_path / "out.jsonl")]
+    arguments = ("predict", run.folder, "--input", tmp_path / "new.conll", "--output")
+    small.said(capsys, *arguments, tmp_path / "out.jsonl")
+    answers = [line["answer"] for line in read_rows(tmp_path / "out.jsonl")]
     assert answers == run.load()([{"tokens": sentence(n)[0]} for n in range(3)])
-    assert main([*arguments, str(tmp_path / "out.csv")]) == 0
+    small.said(capsys, *arguments, tmp_path / "out.csv")
     assert "answer.entities" in (tmp_path / "out.csv").read_text().splitlines()[0]
     assert "ANIMAL cat (" in small.said(capsys, "predict", run.folder, "the cat was very bad")
 
@@ -581,7 +574,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder, tmp_path):
     for wrong, said in (("I-A I-B I-C", "lack O"), ("O B-A X", "not tags such as")):
         model.config.id2label = dict(enumerate(wrong.split()))
         model.save_pretrained(tmp_path)
-        small.raises(ModelError, said, bertkit.load, tmp_path, task="token-classification")
+        raises(ModelError, said, bertkit.load, tmp_path, task="token-classification")
 
 
 def test_lora_trains_and_saves_the_chain(tiny_encoder, tmp_path):
@@ -601,7 +594,7 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
         ("task.context=document", "needs to know which sentences belong together"),
         ("task.labels=[ANIMAL]", r"task\.labels lacks: SENSE"),
     ):
-        small.raises(bertkit.UserError, message, train, load_recipe(file, [override]), tmp_path / "run")
+        raises(bertkit.UserError, message, train, load_recipe(file, [override]), tmp_path / "run")
     assert not (tmp_path / "run/recipe.yaml").exists()
     for override, message in (
         ("training.label_smoothing_factor=0.1", r"label_smoothing_factor: has no effect with task\.head crf"),
@@ -609,7 +602,7 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
         ("task.tags=[B-ANIMAL, I-ANIMAL]", "tags must be O and BIO tags"),
         ("task.labels=[ANIMAL, ANIMAL]", "there 2 times|more than once"),
     ):
-        small.raises(bertkit.UserError, message, load_recipe, file, [override])
+        raises(bertkit.UserError, message, load_recipe, file, [override])
     (tmp_path / "train.conll").write_text("the B-O\ncat B-ANIMAL\n")
     with pytest.raises(bertkit.UserError, match="'O' cannot be an entity type"):
         train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
@@ -626,10 +619,10 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     ]
     with torch.no_grad():
         model.crf.transitions.fill_(float("nan"))
-    small.raises(ModelError, "its CRF contains NaN or infinity", ask(task, model), "the cat")
+    raises(ModelError, "its CRF contains NaN or infinity", ask(task, model), "the cat")
     words = Dataset.from_dict({"tokens": [["cat"]]})
     emissions = np.full((1, len(task.tags)), np.nan, np.float32)
-    small.raises(
+    raises(
         ModelError,
         "NaN or infinite for 1 of 1 rows",
         task.decode,

@@ -18,6 +18,17 @@ import torch
 from cases import BY_ID
 from finished import finished
 from safetensors.torch import load_file, save_file
+from small import (
+    CHECKPOINTING,
+    of_family,
+    problems_of,
+    raises,
+    read_rows,
+    refused,
+    refuses,
+    write_recipe,
+    write_rows,
+)
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch._dynamo.utils import counters
 from transformers import (
@@ -103,7 +114,7 @@ def test_the_run_folder_holds_what_it_promises(runs):
 def test_the_attention_that_runs_is_named(tiny_encoder, tmp_path, caplog):
     """Of DeBERTa, which torch's kernels do not compute; with LoRA, whose model is wrapped."""
     caplog.set_level("INFO", "bertkit")
-    encoder = small.of_family("deberta-v2", tiny_encoder, tmp_path / "deberta", max_position_embeddings=64)
+    encoder = of_family("deberta-v2", tiny_encoder, tmp_path / "deberta", max_position_embeddings=64)
     run = small.trained(tmp_path, encoder, "training.max_steps=1", "peft={target_modules: [query_proj]}")
     assert read_json(run.folder / "environment.json")["attention"] == "eager"
     (line,) = [message for message in caplog.messages if " attention, " in message]
@@ -147,7 +158,7 @@ def test_the_last_evaluation_of_the_training_is_the_one_of_the_run(kind, runs, l
         told = run.results["splits"][split]
         assert run.results["seeds"][0]["metrics"][split] == told["metrics"]
         assert json.loads(json.dumps(evaluate(run.folder, split=split))) == {"split": split, **told}
-    answers = [row["answer"] for row in small.read_rows(run.predictions("validation"))]
+    answers = [row["answer"] for row in read_rows(run.predictions("validation"))]
     numbers = {str(answer.get("scores", answer.get("score"))) for answer in answers}
     assert len(numbers) > 1, "a model that answers every row alike would hide a wrong order"
     assert read_json(run.model / "config.json")["problem_type"] == PROBLEMS[kind]
@@ -187,7 +198,7 @@ def test_a_metric_of_one_label_can_choose(tiny_encoder, tmp_path):
 def test_seeds_without_a_defined_headline_are_no_crash(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "seeds=[1, 2]", "training.max_steps=1", kind="regression")
     same = [row | {"score": 1.0} for row in small.rows("regression", 4)]
-    small.write_rows(tmp_path / "validation.jsonl", same)  # Spearman of a constant is not defined
+    write_rows(tmp_path / "validation.jsonl", same)  # Spearman of a constant is not defined
     run = train(recipe, tmp_path / "run")
     assert run.results["splits"]["validation"]["metrics"]["spearman"] is None
     assert run.finished
@@ -207,10 +218,10 @@ def test_without_validation_the_last_model_is_kept_and_scored_on_train(tiny_enco
 
 def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=1")
-    small.write_rows(tmp_path / "test.jsonl", [{"text": "a cat"}, {"text": "a good dog"}])
+    write_rows(tmp_path / "test.jsonl", [{"text": "a cat"}, {"text": "a good dog"}])
     run = train(recipe, tmp_path / "run")
     assert set(run.results["splits"]) == {"validation"}
-    told = small.read_rows(run.folder / "predictions/test.jsonl")
+    told = read_rows(run.folder / "predictions/test.jsonl")
     assert [row["text"] for row in told] == ["a cat", "a good dog"]
     assert evaluate(run.folder)["split"] == "validation"
 
@@ -220,14 +231,14 @@ def test_a_share_of_train_is_held_out(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, *more, splits=("train",))
     assert read_json(run.folder / "data.json")["rows"] == {"train": 8, "validation": 4, "test": 4}
     for split in ("validation", "test"):
-        told = small.read_rows(run.folder / f"predictions/{split}.jsonl")
+        told = read_rows(run.folder / f"predictions/{split}.jsonl")
         assert sorted(row["label"] for row in told) == "bad bad good good".split()  # stratified
         assert evaluate(run.folder, split=split)["metrics"] == run.results["splits"][split]["metrics"]
     assert evaluate(run.folder)["split"] == "test"
     assert "Scores of test judge the model; validation chose " in (run.folder / "report.html").read_text()
     (tmp_path / "out.csv").write_text("location\ntrain.jsonl:1\n")
     for other in ("seed=1", "test=0.5", "labels=casefold", f"exclude={tmp_path / 'out.csv'}"):
-        small.raises(RecipeError, "that the model was trained on", evaluate, run, overrides=[f"data.{other}"])
+        raises(RecipeError, "that the model was trained on", evaluate, run, overrides=[f"data.{other}"])
     assert evaluate(run.folder, overrides=["data.limit=2"])["rows"] == 2
 
 
@@ -260,7 +271,7 @@ def test_a_compiled_model_is_saved_as_any_other(tiny_encoder, tmp_path):
 )
 def test_settings_without_effect_on_the_kind_of_the_data_are_refused(kind, setting, tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, setting, kind=kind)
-    small.refuses(RecipeError, rf"{setting.partition('=')[0]}: has no effect with", recipe, tmp_path)
+    refuses(RecipeError, rf"{setting.partition('=')[0]}: has no effect with", recipe, tmp_path)
 
 
 # --- parts of the model
@@ -276,7 +287,7 @@ def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora, tiny_enco
     targets = read_json(lora.folder / "adapter/adapter_config.json")["target_modules"]
     assert targets == sorted(targets)  # peft keeps a set, in an order that differs between processes
     base = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=2)
-    adapted = PeftModel.from_pretrained(base, str(lora.folder / "adapter")).eval()
+    adapted = PeftModel.from_pretrained(base, f"{lora.folder}/adapter").eval()
     merged = AutoModelForSequenceClassification.from_pretrained(lora.model).eval()
     texts = ["the cat was good", "it was bad"]
     batch = AutoTokenizer.from_pretrained(lora.model)(texts, padding=True, return_tensors="pt")
@@ -348,7 +359,7 @@ def test_a_fresh_process_finds_the_package_where_this_one_does(tiny_encoder, tmp
 def test_a_finished_run_is_not_trained_again(runs):
     run = runs["single-label"]
     before = sha256(run.folder / "results.json")
-    small.raises(UserError, "holds a finished run", train, run.recipe, run.folder)
+    raises(UserError, "holds a finished run", train, run.recipe, run.folder)
     assert train(run.recipe, run.folder, resume=True) == run
     assert sha256(run.folder / "results.json") == before
 
@@ -372,21 +383,19 @@ def test_a_run_killed_after_its_results_is_completed(tiny_encoder, tmp_path):
 
 def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path / "here", tiny_encoder)
-    small.raises(UserError, "is not empty", train, recipe, tmp_path / "here")
+    raises(UserError, "is not empty", train, recipe, tmp_path / "here")
     (tmp_path / "file").write_text("mine")
-    small.raises(UserError, "is a file", train, recipe, tmp_path / "file")
+    raises(UserError, "is a file", train, recipe, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_findings_that_fail_stop_before_a_model_is_built(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(TextClassification, "model", Mock(side_effect=AssertionError("a model was built")))
     recipe = small.recipe(tmp_path, tiny_encoder)
-    small.write_rows(
-        tmp_path / "train.jsonl", [row | {"label": "good"} for row in small.rows("single-label", 16)]
-    )
+    write_rows(tmp_path / "train.jsonl", [row | {"label": "good"} for row in small.rows("single-label", 16)])
     for split in ("validation", "test"):
-        small.write_rows(tmp_path / f"{split}.jsonl", [{"text": "a cat", "label": "good"}])
-    small.raises(DataError, "only one label", train, recipe, tmp_path / "run")
+        write_rows(tmp_path / f"{split}.jsonl", [{"text": "a cat", "label": "good"}])
+    raises(DataError, "only one label", train, recipe, tmp_path / "run")
 
 
 def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path, monkeypatch):
@@ -395,7 +404,7 @@ def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path,
         train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "cuts").folder
     )
     recipe = small.recipe(tmp_path, tiny_encoder, "task.overflow=error", "model.max_length=16")
-    problems = small.problems_of(DataError, train, recipe, tmp_path / "run")
+    problems = problems_of(DataError, train, recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     path = tmp_path / "train.jsonl"
     given = [row["text"] for row in small.rows("single-label", 16)]
@@ -408,7 +417,7 @@ def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path,
     task = dataclasses.replace(cutting.task, options=strict, max_length=16)
     assert [
         problem.where
-        for problem in small.problems_of(
+        for problem in problems_of(
             DataError, dataclasses.replace(cutting, task=task), given[1:2] * 5 + given[2:4] + given[:1]
         )
     ] == ["row 6", "row 7"]
@@ -479,7 +488,7 @@ USED = "training.used_embeddings=true"
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(overrides, said, tiny_encoder, tmp_path):
-    small.raises(RecipeError, said, small.trained, tmp_path, tiny_encoder, *overrides)
+    raises(RecipeError, said, small.trained, tmp_path, tiny_encoder, *overrides)
     assert not (tmp_path / "run").exists()
 
 
@@ -492,7 +501,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(overrides, sai
     ],
 )
 def test_what_needs_a_validation_split_is_refused_without_one(override, kind, said, tiny_encoder, tmp_path):
-    small.raises(kind, said, small.trained, tmp_path, tiny_encoder, override, splits=("train", "test"))
+    raises(kind, said, small.trained, tmp_path, tiny_encoder, override, splits=("train", "test"))
     assert not (tmp_path / "run").exists()
 
 
@@ -500,7 +509,7 @@ def test_more_labels_than_a_model_may_have_are_refused_before_training(tiny_enco
     """By the limit with which a model is loaded."""
     assert encoders.LONGEST == untrusted.LONGEST
     monkeypatch.setattr(encoders, "LONGEST", 1)
-    small.refuses(
+    refuses(
         DataError,
         "data: found 2 labels; at most 1 are supported",
         small.recipe(tmp_path, tiny_encoder),
@@ -509,12 +518,8 @@ def test_more_labels_than_a_model_may_have_are_refused_before_training(tiny_enco
 
 
 def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(tiny_encoder, tmp_path):
-    odd = (
-        "training.eval_strategy=steps",
-        "training.eval_steps=1",
-        "training.save_steps=2",
-        "training.max_steps=3",
-    )
+    odd = """training.eval_strategy=steps training.eval_steps=1
+    training.save_steps=2 training.max_steps=3""".split()
     run = small.trained(tmp_path, tiny_encoder, *odd, "training.learning_rate=1e-30", "checkpoints=keep")
     assert run.results["seeds"][0]["best_step"] == 3  # of equal scores the last
     assert {path.name for path in run.checkpoints.glob("seed-*/checkpoint-*")} >= {"checkpoint-1"}
@@ -532,7 +537,7 @@ def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monke
 
     monkeypatch.setattr(TextClassification, "forward", full)
     recipe = small.recipe(tmp_path, tiny_encoder, f"training.auto_find_batch_size={divide}")
-    small.raises(
+    raises(
         RecipeError,
         r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true",
         train,
@@ -581,7 +586,7 @@ class Hits:
 
 
 def evaluations(run, name):
-    return [event[name] for event in small.read_rows(run.folder / "metrics.jsonl") if name in event]
+    return [event[name] for event in read_rows(run.folder / "metrics.jsonl") if name in event]
 
 
 def test_a_metric_of_ones_own_chooses_the_checkpoint_and_stops_a_training(tiny_encoder, tmp_path):
@@ -618,7 +623,7 @@ def test_it_sees_the_answers_of_every_evaluation_and_chooses_the_seed(tiny_encod
 
 def test_a_name_that_no_metric_returns_is_refused_before_anything_is_written(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.metric_for_best_model=mime")
-    small.refuses(RecipeError, "no metric 'mime'; did you mean 'mine'", recipe, tmp_path, metrics=[Hits()])
+    refuses(RecipeError, "no metric 'mime'; did you mean 'mine'", recipe, tmp_path, metrics=[Hits()])
 
 
 class Named:
@@ -666,17 +671,17 @@ def test_a_metric_that_cannot_be_computed_is_refused_before_the_first_step(name,
         "model": {"name": str(tiny_encoder), "max_length": 32},
     }
     recipe = Recipe(**settings, verify=False, explain=False)
-    small.refuses(UserError, said, recipe, tmp_path, metrics=metrics)
+    refuses(UserError, said, recipe, tmp_path, metrics=metrics)
     if name == "name of ours":
         run = finished(BY_ID[case], tiny_encoder, tmp_path / "done/run")
-        small.raises(UserError, said, evaluate, run.folder, rows, metrics=metrics)
+        raises(UserError, said, evaluate, run.folder, rows, metrics=metrics)
 
 
 @pytest.mark.parametrize("command", ["check", "train"])
 def test_the_command_line_says_where_metrics_come_from(command, tiny_encoder, tmp_path, capsys):
-    output = ["--output-dir", str(tmp_path / "run")] if command == "train" else []
-    file = small.write_recipe(tmp_path, tiny_encoder)
-    said = small.refused(capsys, command, file, BY_MINE[0], *output)
+    output = ["--output-dir", f"{tmp_path}/run"] if command == "train" else []
+    file = write_recipe(tmp_path, tiny_encoder)
+    said = refused(capsys, command, file, BY_MINE[0], *output)
     assert "override training.metric_for_best_model=eval_mine" in said
     assert "Metrics of your own are passed from Python: bertkit.train(…, metrics=[…])" in said
     assert not (tmp_path / "run").exists()
@@ -684,17 +689,13 @@ def test_the_command_line_says_where_metrics_come_from(command, tiny_encoder, tm
 
 # --- report_to
 
-SHORT = (
-    "training.max_steps=4",
-    "training.logging_steps=1",
-    "training.eval_strategy=steps",
-    "training.eval_steps=2",
-)
+SHORT = """training.max_steps=4 training.logging_steps=1
+training.eval_strategy=steps training.eval_steps=2""".split()
 
 
 def logged(run, seed, name):
     """The values of this name in metrics.jsonl, with their steps."""
-    events = small.read_rows(run.folder / "metrics.jsonl")
+    events = read_rows(run.folder / "metrics.jsonl")
     return [(e["step"], pytest.approx(e[name])) for e in events if e["seed"] == seed and name in e]
 
 
@@ -705,13 +706,13 @@ def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(tiny_encoder, tm
     assert "TENSORBOARD_LOGGING_DIR" not in os.environ
     assert sorted(path.name for path in (run.folder / "logs").iterdir()) == ["seed-1", "seed-2"]
     for seed in (1, 2):
-        events = EventAccumulator(str(run.folder / "logs" / f"seed-{seed}")).Reload()
+        events = EventAccumulator(f"{run.folder}/logs/seed-{seed}").Reload()
         for name, ours in (("train/loss", "loss"), ("eval/accuracy", "eval_accuracy")):
             there = [(event.step, event.value) for event in events.Scalars(name)]
             assert len(there) > 1
             assert there == logged(run, seed, ours)
     assert not list(run.checkpoints.rglob("*tfevents*"))
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "mine"))
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", f"{tmp_path}/mine")
     other = train(recipe.with_("seeds=[1]"), tmp_path / "other")
     assert list((tmp_path / "mine").iterdir())
     assert not (other.folder / "logs").exists()
@@ -724,7 +725,7 @@ NAMES = {field.name for field in fields(TrainingArguments)}
 FIELDS = NAMES & {name if name in NAMES else EARLIER.get(name) for name in training_fields()}
 # fields that a plain run does not read -> what reads them in the cases that they are for
 READ_ELSEWHERE = {
-    f"{small.CHECKPOINTING}_kwargs": Trainer.train,
+    f"{CHECKPOINTING}_kwargs": Trainer.train,
     "bf16": TrainingArguments,
     "ddp_timeout": TrainingArguments,
     "optim_target_modules": trainer_optimizer,
@@ -732,18 +733,11 @@ READ_ELSEWHERE = {
     "run_name": TrackioCallback,
     "tf32": TrainingArguments.__post_init__,
     **dict.fromkeys(
-        ("project", "trackio_bucket_id", "trackio_space_id", "trackio_static_space_id"), TrackioCallback
+        "project trackio_bucket_id trackio_space_id trackio_static_space_id".split(), TrackioCallback
     ),
 }
 # reads without effect
-LOOKING = (
-    "__post_init__",
-    "_validate_args",
-    "to_dict",
-    "_asdict_inner",
-    "__repr__",
-    "__eq__",
-)
+LOOKING = "__post_init__ _validate_args to_dict _asdict_inner __repr__ __eq__".split()
 
 
 @pytest.fixture(scope="module")
@@ -758,7 +752,7 @@ def run(tiny_encoder, tmp_path_factory):
             read.add(name)
         return real(self, name)
 
-    keys = ["eval_on_start=true", "logging_first_step=true", "logging_steps=3", "save_total_limit=1"]
+    keys = "eval_on_start=true logging_first_step=true logging_steps=3 save_total_limit=1".split()
     keys += [
         "include_num_input_tokens_seen=non_padding",
         "dataloader_num_workers=1",
@@ -783,7 +777,7 @@ def test_what_a_plain_run_does_not_read_is_read_elsewhere(name):
 
 
 def test_effects_in_the_log(run):
-    lines = small.read_rows(run[0] / "metrics.jsonl")
+    lines = read_rows(run[0] / "metrics.jsonl")
     assert [line["step"] for line in lines if "loss" in line] == [1, 3, 6]
     assert next(line["step"] for line in lines if "eval_accuracy" in line) == 0
     assert lines[-1]["num_input_tokens_seen"] > 0
@@ -807,5 +801,14 @@ def test_a_default_asks_for_nothing(tmp_path, tiny_encoder, name):
 def test_the_best_checkpoint_alone_is_saved(tmp_path, tiny_encoder):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.save_strategy=best")
     assert (recipe.training["eval_strategy"], recipe.training["save_strategy"]) == ("epoch", "best")
+    for changes, keys in (
+        (["training.eval_steps=3"], ("steps", "steps", 3, 3)),
+        (["training.save_steps=3"], ("steps", "steps", 3, 3)),
+        (["training.eval_steps=3", "training.save_steps=6"], ("steps", "steps", 3, 6)),
+        (["training.eval_steps=3", "training.save_strategy=best"], ("steps", "best", 3, 3)),
+    ):
+        training = small.recipe(tmp_path, tiny_encoder, *changes).training
+        names = "eval_strategy save_strategy eval_steps save_steps".split()
+        assert tuple(map(training.get, names)) == keys
     with pytest.raises(RecipeError, match=r"training\.save_strategy: best needs evaluations"):
         load_recipe(tmp_path / "small.yaml", ["training.save_strategy=best", "training.eval_strategy=no"])

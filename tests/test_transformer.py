@@ -1,9 +1,9 @@
 """The encoder–decoder of our own against transformers', which it must equal in weights, names and numbers."""
 
 import pytest
-import small
 import torch
 import transformers
+from small import raises
 from test_bert import SIZES, VOCAB, compute_twice, draw_alike, gradients, perturbed, theirs
 from torch.testing import assert_close
 from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderConfig
@@ -251,18 +251,18 @@ def test_both_halves_have_the_sinusoids_of_a_bert():
 
 
 def test_what_cannot_be_is_refused():
-    small.raises(ValueError, "decoder_input_ids or labels", ours(), batch()["input_ids"])
+    raises(ValueError, "decoder_input_ids or labels", ours(), batch()["input_ids"])
     for kind, fields in (
         (BertDecoderConfig, {"is_decoder": False}),
         (BertDecoderConfig, {"add_cross_attention": False}),
         (BertConfig, {"is_decoder": True}),
     ):
-        small.raises(ModelError, "is_decoder", kind, **fields)
+        raises(ModelError, "is_decoder", kind, **fields)
     model = ours()
     cache = new_cache()
     for _ in range(2):
         model(**source_and_target(), past_key_values=cache)
-    small.raises(
+    raises(
         ModelError,
         "24 tokens, but the model has 20 positions",
         model,
@@ -271,7 +271,7 @@ def test_what_cannot_be_is_refused():
     )
     config = ours().config
     config.decoder.hidden_size = 32
-    small.raises(
+    raises(
         ModelError,
         "hidden_size is 16 in the encoder, 32 in the decoder",
         transformer.EncoderDecoderModel,

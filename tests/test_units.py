@@ -13,6 +13,7 @@ import torch
 from cases import NER
 from datasets import Dataset
 from seqeval.metrics import f1_score
+from small import raises, read_as, write_rows
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import bertkit
@@ -78,11 +79,11 @@ def encoder(folder, texts, by=1):
 
 
 def of_file(path, **settings):
-    return small.read_as(NER, {"train": path}, **settings)
+    return read_as(NER, {"train": path}, **settings)
 
 
 def data(rows, tmp_path):
-    return of_file(small.write_rows(tmp_path / "rows.jsonl", rows))
+    return of_file(write_rows(tmp_path / "rows.jsonl", rows))
 
 
 def said(read):
@@ -167,7 +168,7 @@ def test_what_was_learned_is_found_in_raw_text_wherever_it_is_asked(language, fo
     assert "".join(parts) == "".join(texts[0].split())
     assert len(parts) == len(answers[0]["words"])
     monkeypatch.chdir(tmp_path)
-    small.write_rows(tmp_path / "in.jsonl", [{"text": text} for text in texts])
+    write_rows(tmp_path / "in.jsonl", [{"text": text} for text in texts])
     bertkit.predict(run.folder, input="in.jsonl", output="masked.jsonl", format="masked")
     for row, (text, spans) in zip(small.read_rows(tmp_path / "masked.jsonl"), rows, strict=True):
         for start, end, kind in reversed(spans):
@@ -184,7 +185,7 @@ def test_a_boundary_within_a_token_is_counted_before_training(tmp_path):
 
 
 def test_answers_to_a_text_say_that_the_model_learned_other_tokens(tmp_path):
-    rows = [{"tokens": ["I", verb, "n't", "know"], "tags": ["O", "O", "O", "O"]} for verb in ("do", "did")]
+    rows = [{"tokens": ["I", verb, "n't", "know"], "tags": ["O"] * 4} for verb in ("do", "did")]
     rows[0]["tags"][0] = "B-X"
     read = data(rows, tmp_path)
     assert read.options.words == "given"
@@ -219,9 +220,7 @@ def test_tokens_make_the_text_that_was_written(tokens, text):
 
 def test_tokens_that_are_not_in_their_text_are_named(tmp_path):
     row = {"text": "Ada met Bo", "tokens": ["Ada", "saw", "Bo"], "tags": ["B-X", "O", "O"]}
-    small.raises(
-        DataError, r"rows.jsonl:1: token 2, 'saw', is not in the text at character", data, [row], tmp_path
-    )
+    raises(DataError, r"rows.jsonl:1: token 2, 'saw', is not in the text at character", data, [row], tmp_path)
 
 
 def test_a_few_spans_that_cut_a_word_are_expanded_and_counted(tmp_path):
@@ -248,16 +247,16 @@ def test_offsets_that_are_counted_otherwise_are_recognised(unit, before, count, 
     if unit == "UTF-16":
         assert data(rows, tmp_path).rows["train"]["spans"][0] == [{"start": start, "end": end, "label": "X"}]
     else:
-        small.raises(DataError, f"would fit it if their offsets were .*{unit}", data, rows, tmp_path)
+        raises(DataError, f"would fit it if their offsets were .*{unit}", data, rows, tmp_path)
 
 
 def test_spans_with_their_own_text_say_whether_their_offsets_are_right(tmp_path):
     right = {"text": "张三在北京", "spans": [{"start": 0, "end": 2, "label": "X", "text": "张三"}]}
     wrong = {"text": "张三在北京", "spans": [{"start": 0, "end": 1, "label": "X", "text": "北京"}]}
     assert "1 span whose own text is not" in said(data([right, right, wrong], tmp_path))
-    small.raises(DataError, "2 of 3 spans whose own text is not", data, [right, wrong, wrong], tmp_path)
+    raises(DataError, "2 of 3 spans whose own text is not", data, [right, wrong, wrong], tmp_path)
     last = {"text": "张三在北京", "spans": [{"start": 0, "end": 1, "label": "X", "text": "张三"}]}
-    small.raises(DataError, "to the last character", data, [last], tmp_path)
+    raises(DataError, "to the last character", data, [last], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +305,8 @@ def test_corrections_are_of_the_text_that_tokens_make(tmp_path):
     rows = by_characters(CHINESE)
     new = [{"location": "rows.jsonl:1", "text": CHINESE[0][0], "tags": "B-PER I-PER O O O O O O".split()}]
     new.append({"location": "rows.jsonl:2", "entities": [{"start": 3, "end": 5, "label": "LOC"}]})
-    relabel = small.write_rows(tmp_path / "new.jsonl", new)
-    train = of_file(small.write_rows(tmp_path / "rows.jsonl", rows), relabel=str(relabel)).rows["train"]
+    relabel = write_rows(tmp_path / "new.jsonl", new)
+    train = of_file(write_rows(tmp_path / "rows.jsonl", rows), relabel=str(relabel)).rows["train"]
     spans = [[(span["start"], span["end"], span["label"]) for span in row] for row in train["spans"][:]]
     assert spans == [[(0, 2, "PER")], [(3, 5, "LOC")], *(entities for _, entities in CHINESE[2:])]
     assert train["tags"][0] == new[0]["tags"]

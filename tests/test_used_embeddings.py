@@ -12,6 +12,7 @@ import torch
 from cases import BY_ID
 from conftest import WORDS, build_encoder
 from safetensors.torch import load_file
+from small import CHECKPOINTING, of_family, raised, raises, read_rows, said, write_recipe
 from steps import arguments, made
 from test_resume import RHYTHM, killed, last, newest
 from torch import nn
@@ -23,8 +24,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from bertkit.attachments.used_rows import UsedEmbeddings, UsedRows
-from bertkit.cli.main import main
+from bertkit.attachments.used_rows import UsedEmbeddings, UsedRows, token_ids
 from bertkit.engine.checkpoint import checkpoints
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
@@ -95,7 +95,7 @@ ARCHITECTURES = {
         ),  # in bf16, which rounds what is clipped
         ("single-label", "", {"batch": 4, "divide": True}),
         ("single-label", "", {"weight_decay": 0.0}),
-        ("single-label", "", {small.CHECKPOINTING: True}),
+        ("single-label", "", {CHECKPOINTING: True}),
     ],
     ids=str,
 )
@@ -104,7 +104,7 @@ def test_every_task_architecture_and_setting_takes_the_same_steps(
 ):
     encoder = tiny_encoder_with_dropout
     if kind:
-        encoder = small.of_family(kind, encoder, tmp_path / "encoder", **ARCHITECTURES[kind])
+        encoder = of_family(kind, encoder, tmp_path / "encoder", **ARCHITECTURES[kind])
     if kind in ("modernbert", "xlm"):  # which have no token types
         tokenizer = AutoTokenizer.from_pretrained(encoder, model_input_names=["input_ids", "attention_mask"])
         tokenizer.save_pretrained(encoder)
@@ -158,17 +158,15 @@ def embeddings():
 def test_a_token_without_a_row_is_an_error_in_training():
     _, whole, used = embeddings()
     assert torch.equal(used(torch.tensor([[3, 7], [1, 1]])), whole.weight[[3, 7, 1, 1]].view(2, 2, 4))
-    small.raises(
+    raises(
         UserError,
         r"the tokens with ids \[0, 8\] are in no training row",
         used,
         torch.tensor([[3, 8], [0, 7]]),
     )
     for wrong in (-1, 9):
-        with pytest.raises(IndexError):
-            used(torch.tensor([3, wrong]))
-        with pytest.raises(IndexError):
-            used.eval()(torch.tensor([3, wrong]))
+        raised(IndexError, used, torch.tensor([3, wrong]))
+        raised(IndexError, used.eval(), torch.tensor([3, wrong]))
         used.train()
 
 
@@ -202,7 +200,7 @@ def test_loading_other_weights():
     model.load_state_dict({"one.weight": table, "two.0.weight": table})
     assert torch.equal(used.weight, table[[7, 1, 3]])
     assert torch.allclose(used.table(), table, rtol=1e-6)
-    small.raises(RuntimeError, "Missing key", model.load_state_dict, {"one.weight": table})
+    raises(RuntimeError, "Missing key", model.load_state_dict, {"one.weight": table})
 
 
 # --- the program
@@ -214,7 +212,7 @@ def recipe_of(folder, encoder, *overrides):
 
 def evaluations(run):
     """The scores in the course of a training."""
-    return [event.get("eval_accuracy") for event in small.read_rows(run.folder / "metrics.jsonl")]
+    return [event.get("eval_accuracy") for event in read_rows(run.folder / "metrics.jsonl")]
 
 
 def test_a_run_is_that_of_the_whole_table(tiny_encoder_with_dropout, tmp_path):
@@ -341,12 +339,10 @@ def test_by_default_where_it_saves_a_megabyte(size, key, some, tmp_path):
     ],
 )
 def test_check_says_what_is_used(size, overrides, wanted, tmp_path, capsys):
-    file = small.write_recipe(tmp_path, larger(tmp_path / "encoder", size))
-    assert main(["check", str(file), *overrides]) == 0
-    words = {word for row in small.read_rows(tmp_path / "train.jsonl") for word in row["text"].split()} & {
-        *WORDS
-    }
-    assert f"word embedding: {len(words) + 5} {wanted}\n" in capsys.readouterr().out
+    file = write_recipe(tmp_path, larger(tmp_path / "encoder", size))
+    told = said(capsys, "check", file, *overrides)
+    words = {word for row in read_rows(tmp_path / "train.jsonl") for word in row["text"].split()} & {*WORDS}
+    assert f"word embedding: {len(words) + 5} {wanted}\n" in told
 
 
 def test_frozen_embeddings_are_as_ever(tmp_path):
@@ -358,3 +354,10 @@ def test_frozen_embeddings_are_as_ever(tmp_path):
     before = load_file(encoder / "model.safetensors")[name.removeprefix("bert.")]
     assert torch.equal(load_file(run.model / "model.safetensors")[name], before)
     assert read_json(run.model / "config.json")["vocab_size"] == LARGE
+
+
+def test_of_a_corpus_all_rows_are_used(tiny_encoder):
+    """A mask may be replaced by any token."""
+    case = BY_ID["mlm"]
+    task = case.task(tiny_encoder)
+    assert torch.equal(token_ids([(task, task.encode(case.rows()))], 7), torch.arange(7))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small import raised
 
 from bertkit import cache
 from bertkit.cache import fingerprint, sha256_of_json
@@ -90,7 +91,7 @@ def test_a_change_never_hits_what_was_kept_before(change):
 
 def test_what_is_cached_is_for_its_owner_alone(tmp_path, monkeypatch):
     """Whatever the umask: vectors and features reveal much of their texts."""
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "new"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/new")
     before = os.umask(0o022)
     try:
         through(["a"])
@@ -284,7 +285,7 @@ def test_a_cache_that_cannot_be_written_is_still_read_and_a_root_may_be_no_folde
         vectors, seen = through(["a", "b"])
     assert (vectors.tolist(), seen) == (right(["a", "b"]), ["b"])
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/file")
     with pytest.warns(UserWarning, match="BERTKIT_CACHE"):
         assert through(["a"])[0].tolist() == right(["a"])
 
@@ -308,6 +309,5 @@ def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch):
             raise RuntimeError("the lights went out")
         return Encoder()(texts)
 
-    with pytest.raises(RuntimeError):
-        cached(list("abcdef"), fail, key=KEY)
+    raised(RuntimeError, cached, list("abcdef"), fail, key=KEY)
     assert through(list("abcdef"))[1] == ["e", "f"]

@@ -8,8 +8,8 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
-import small
 from matplotlib import pyplot
+from small import raises, read_rows
 
 import bertkit
 from bertkit.data.schema import Finding
@@ -29,7 +29,7 @@ def run(two_seeds, tmp_path_factory):
 
 
 def written(run, split):
-    return small.read_rows(run.predictions(split))
+    return read_rows(run.predictions(split))
 
 
 def test_rows_and_answers_as_a_frame(run):
@@ -47,7 +47,7 @@ def test_rows_and_answers_as_a_frame(run):
         )
         assert {name: line[name] for name in flat} == flat
     assert run.frame().equals(run.frame(read_facts(run).split))
-    small.raises(
+    raises(
         ModelError, r"has no predictions for 'validaton'; did you mean 'validation'\?", run.frame, "validaton"
     )
 
@@ -95,7 +95,7 @@ def test_curves_show_what_was_logged(run):
     before = pyplot.get_fignums()  # those that other tests have left open
     figure = run.plot()
     loss, metric = figure.axes
-    log = small.read_rows(run.folder / "metrics.jsonl")
+    log = read_rows(run.folder / "metrics.jsonl")
     for axes, name in ((loss, "loss"), (metric, f"eval_{run.facts.headline}")):
         assert [line.get_label() for line in axes.lines] == ["seed 1", "seed 2"]
         for line, seed in zip(axes.lines, (1, 2), strict=True):
@@ -127,7 +127,7 @@ def test_a_notebook_shows_the_report_as_a_page_of_its_own(run, tmp_path):
     (page,) = re.findall(r'srcdoc="([^"]*)"', shown)
     assert unescape(page) == (run.folder / "report.html").read_text(encoding="utf-8")
     assert "321px" in shown
-    small.raises(ModelError, "report.html: cannot be read", Run(tmp_path).report)
+    raises(ModelError, "report.html: cannot be read", Run(tmp_path).report)
 
 
 def test_an_unfinished_run_says_so(tmp_path):

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-import small
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
+from small import problems_of, raises, refused, said, write_rows
 from test_crf import enumerate_paths
 from test_token_classification import get as read
 from transformers import AutoModelForTokenClassification, pipeline
@@ -54,7 +54,7 @@ def expected_scores(gold, predicted):
     """By scikit-learn's functions with their defaults; 0 / 0 is 0. A word without a label counts as wrong."""
     labels = sorted({*gold, *predicted} - {""})
     each = sklearn_metrics.precision_recall_fscore_support(gold, predicted, labels=labels, zero_division=0)
-    names = ("precision", "recall", "f1", "support")
+    names = "precision recall f1 support".split()
     per_label = {
         f"{n}/{label}": of[i] for i, label in enumerate(labels) for n, of in zip(names, each, strict=True)
     }
@@ -131,7 +131,7 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
         "task: {name: token-classification}\ndata: {source: train.conll}\n"
         f"model: {{name: {tiny_encoder}, max_length: 24}}\n"
     )
-    told = small.refused(capsys, "check", tmp_path / "r.yaml")
+    told = refused(capsys, "check", tmp_path / "r.yaml")
     assert f"{file}:1: tags without prefixes such as B- and I-: O, ORG, PER" in told
     assert "task: {scheme: none}" in told
     assert "task: {data_scheme: IO}" in told
@@ -155,12 +155,12 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
 def test_labels_are_told_from_entity_tags(tags, plain):
     assert without_prefixes(tags.split()) is plain
     if plain:
-        small.raises(ValueError, "unknown scheme", find_scheme, [tags.split()])
+        raises(ValueError, "unknown scheme", find_scheme, [tags.split()])
 
 
 def test_io_is_read_with_and_without_its_prefix():
     assert to_bio("PER I-PER ORG O".split(), "IO") == ("B-PER I-PER B-ORG O".split(), 0)
-    small.raises(ValueError, "tag 2", to_bio, ["PER", ""], "IO")
+    raises(ValueError, "tag 2", to_bio, ["PER", ""], "IO")
 
 
 def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path):
@@ -169,16 +169,16 @@ def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path):
     assert "train: 4 words: B-X 2 (50.0%), I-Y 1 (25.0%), O 1 (25.0%)" in [
         finding.what for finding in bertkit.data.checks.check(data)]  # fmt: skip
     rows = [{"tokens": ["a", "b"], "tags": ["X", ""]}, {"tokens": ["a"], "tags": ["X", "Y"]}]
-    small.write_rows(tmp_path / "b.jsonl", rows)
+    write_rows(tmp_path / "b.jsonl", rows)
     assert [
         str(problem).partition("b.jsonl:")[2]
-        for problem in small.problems_of(DataError, read, tmp_path / "b.jsonl", scheme="none")
+        for problem in problems_of(DataError, read, tmp_path / "b.jsonl", scheme="none")
     ] == [
         "1: tag 2 is empty",
         "2: 1 words, but 2 tags",
     ]
-    small.write_rows(tmp_path / "c.jsonl", [{"text": "a b", "spans": [[0, 1, "X"]]}])
-    small.raises(
+    write_rows(tmp_path / "c.jsonl", [{"text": "a b", "spans": [[0, 1, "X"]]}])
+    raises(
         DataError, "needs a column `tags`; found: 'text', 'spans'", read, tmp_path / "c.jsonl", scheme="none"
     )
 
@@ -205,14 +205,14 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
         (["task.labels=[A, B]", "task.tags=[A, C]"], "tags must be the labels"),
         (["task.labels=[A, B]", "task.class_weights={O: 2}"], r"class_weights\.O: not a label"),
     ):
-        small.raises(UserError, message, load_recipe, file, overrides)
+        raises(UserError, message, load_recipe, file, overrides)
     conll(tmp_path / "one.conll", "the/X cat/X")
     for overrides, message in (
         (["task.labels=[DET, ADJ]"], r"task\.labels lacks: NOUN, VERB"),
         (["training.metric_for_best_model=f1_strict"], "Choose one of accuracy, f1_macro, precision/ADJ"),
         ([f"data.source={{train: {tmp_path}/one.conll}}"], "train has fewer than two labels"),
     ):
-        small.raises(UserError, message, train, load_recipe(file, overrides), tmp_path / "run")
+        raises(UserError, message, train, load_recipe(file, overrides), tmp_path / "run")
 
 
 # --- decoding
@@ -295,7 +295,7 @@ def test_parts_of_speech_are_learned_scored_and_shown(head, tiny_encoder, tmp_pa
     page, card = ((run.folder / name).read_text() for name in ("report.html", "model/README.md"))
     assert "Entities by kind of error" not in page
     assert "aggregation_strategy" not in card
-    assert json.loads(small.said(capsys, "evaluate", run.folder, "--json"))["metrics"] == scores["metrics"]
+    assert json.loads(said(capsys, "evaluate", run.folder, "--json"))["metrics"] == scores["metrics"]
 
 
 def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder, tmp_path):

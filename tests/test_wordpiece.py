@@ -16,10 +16,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import small
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import refused, said
+from small import raises, read_rows, refused, said, write_rows
 from tokenizers import BertWordPieceTokenizer
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -46,13 +45,13 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
 def sentiment(split):
     """The texts of a split of the sample: 500 of train, 19,000 words; 120 of test."""
-    return [row["text"] for row in small.read_rows(SAMPLES / f"{split}.jsonl")]
+    return [row["text"] for row in read_rows(SAMPLES / f"{split}.jsonl")]
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """The sample's training texts."""
-    return small.write_rows(
+    return write_rows(
         tmp_path_factory.mktemp("corpus") / "texts.jsonl", [{"text": text} for text in sentiment("train")]
     )
 
@@ -100,7 +99,7 @@ def assert_equal(folder, other):
 
 
 def test_merges_are_those_of_the_definition(tmp_path):
-    file = small.write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in sentiment("test")])
+    file = write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in sentiment("test")])
     tokenizer = train_tokenizer([file], tmp_path / "out", vocab_size=300)
     wanted = [*SPECIALS, *merged_by_definition(sentiment("test"), 295, 2)]
     assert len(tokenizer) == 300
@@ -141,8 +140,8 @@ def test_the_same_bytes_in_every_process_and_with_threads(tmp_path):
         "error",
         "-c",
         PROGRAM,
-        str(tmp_path / "ties.txt"),
-        str(tmp_path / "there"),
+        f"{tmp_path}/ties.txt",
+        f"{tmp_path}/there",
     ]
     subprocess.run(command, check=True, env=environment, capture_output=True)
     assert_equal(tmp_path / "here", tmp_path / "there")
@@ -271,7 +270,7 @@ def test_others_open_the_folder_and_read_the_same(lowercase, corpus, tmp_path):
     opened = AutoTokenizer.from_pretrained(out)
     assert type(opened) is type(returned) is BertTokenizer
     assert (opened.do_lower_case, opened.model_max_length) == (lowercase, 77)
-    plain = BertTokenizer(str(out / "vocab.txt"), do_lower_case=lowercase)
+    plain = BertTokenizer(f"{out}/vocab.txt", do_lower_case=lowercase)
     for text in [*HARD, *sentiment("test")]:
         assert dict(returned(text)) == dict(opened(text)) == dict(plain(text))
     pair = opened("the film", "was good")
@@ -364,7 +363,7 @@ def test_everything_that_is_wrong_is_said_at_once(capsys, tmp_path):
     (tmp_path / "bytes.txt").write_bytes(b"a\n\xff\n")
     (tmp_path / "nul.txt").write_bytes(b"text\n\0\nb\0c\n")
     write(tmp_path / "empty.txt", [])
-    small.write_rows(tmp_path / "rows.jsonl", [{"text": "a"}, {"body": "b"}, {"text": 3}, {"text": None}])
+    write_rows(tmp_path / "rows.jsonl", [{"text": "a"}, {"body": "b"}, {"text": 3}, {"text": None}])
     broken = write(tmp_path / "cut.txt.gz", ["a text" * 99])
     broken.write_bytes(broken.read_bytes()[:-9])
     files = [tmp_path / name for name in "bytes.txt nul.txt empty.txt rows.jsonl cut.txt.gz".split()]
@@ -394,7 +393,7 @@ def test_a_vocabulary_that_can_not_hold_the_alphabet(tmp_path):
         ([], "no files"),
         ([write(tmp_path / "blank.txt", ["", " \t "])], "contains no words"),
     ):
-        small.raises(DataError, said_of_them, train_tokenizer, files, tmp_path / "none")
+        raises(DataError, said_of_them, train_tokenizer, files, tmp_path / "none")
 
 
 # --- the command, and real text
@@ -403,7 +402,7 @@ def test_a_vocabulary_that_can_not_hold_the_alphabet(tmp_path):
 def test_the_command_reports_and_writes_what_the_function_writes(capsys, corpus, tmp_path):
     out = tmp_path / "out"
     rows = [{"body": text} for text in sentiment("train")]
-    other = small.write_rows(tmp_path / "other.jsonl", rows)
+    other = write_rows(tmp_path / "other.jsonl", rows)
     said(capsys, "tokenizer", "train", "--input", other, "--column", "body", "--output", out, "--vocab-size", "300",
          "--cased", "--min-frequency", "3", "--limit-alphabet", "50", "--max-length", "64")  # fmt: skip
     train_tokenizer(

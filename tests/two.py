@@ -26,14 +26,7 @@ from bertkit.recipe.recipe import load_recipe
 from bertkit.training.train import train
 
 BY_ID = {**cases.BY_ID, SEVEN.id: SEVEN}
-STEPS = [
-    "class-weights",
-    "windows",
-    "ner-crf-windows-bioes",
-    "similarity-cosent",
-    "similarity-in-batch",
-    "mlm-nsp",
-]
+STEPS = "class-weights windows ner-crf-windows-bioes similarity-cosent similarity-in-batch mlm-nsp".split()
 STEPS += [SEVEN.id]
 MODERNBERT = Case("modernbert", DRAWN[0].options, DRAWN[0].columns)  # of the encoder in FOLDER/modernbert
 TASKS = ("sentiment", "entities", "similarity")
@@ -61,7 +54,7 @@ def program(encoder, folder):
         keep(folder / file.stem, first_step_of(load_recipe(file), folder / "steps", **own))
     trained(encoder, folder / "clock", 2, 5.0 if processes.first() else 1.0)
     several_tasks(encoder, folder / "tasks", 2)
-    return main(["train", str(folder / "folds.yaml"), "--output-dir", str(folder / "folds")])
+    return main(["train", f"{folder}/folds.yaml", "--output-dir", f"{folder}/folds"])
 
 
 if __name__ == "__main__":

@@ -217,8 +217,6 @@ def word_embedding(model: Any, args: Arguments) -> nn.Embedding:
 
     Raises ValueError with the reason where the result would differ from training the whole table.
     """
-    if args.n_gpu > 1:
-        raise ValueError("without torchrun, a process with several GPUs copies the model to each of them")
     if args.optim not in OPTIMIZERS:
         raise ValueError("it needs AdamW (optim: adamw_torch or adamw_torch_fused) or muon")
     if args.fp16:
@@ -253,6 +251,8 @@ def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Te
     """
     ids = set()
     for task, features in features_by_task:
+        if task.schema.corpus:  # in which masks may be any token
+            return torch.arange(rows)
         ids |= {*task.tokenizer.all_special_ids, int(fills(task.tokenizer, {})["input_ids"])}
         columns = features.select_columns(["input_ids"]).with_format("arrow")
         for part in columns.iter(FEATURES_AT_A_TIME):

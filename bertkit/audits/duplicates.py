@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Encode, Row, Section, by_column, centred, identified, joined, rows_of
+from bertkit.audits.parts import Row, Section, by_column, centred, identified, joined, rows_of
 from bertkit.data.schema import Schema
 from bertkit.data.values import folded
 from bertkit.encoding.pieces import tokenize
@@ -18,7 +18,7 @@ from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks import get_task
 from bertkit.text import counted
-from bertkit.vectors.cache import Vectors
+from bertkit.vectors.cache import Encode, Vectors
 
 THRESHOLD = 0.95  # the smallest cosine of near-duplicates
 BLOCK = 2048  # texts that are compared with as many others at a time
@@ -90,9 +90,8 @@ def clusters(
     """
     numbers = []
     for column, of_texts in zip(texts, vectors, strict=True):
-        keys = [folded(text) for text in column]
-        number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
-        of_row = np.asarray([number[key] for key in keys])
+        number = dict[str, int]()
+        of_row = np.asarray([number.setdefault(folded(text), len(number)) for text in column])
         _, first = np.unique(of_row, return_index=True)
         numbers.append(connected(of_texts[first], threshold)[of_row])
     return np.unique(np.stack(numbers, axis=1), axis=0, return_inverse=True)[1]

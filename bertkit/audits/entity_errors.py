@@ -63,9 +63,8 @@ def sentences(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
             least = min(p for word, p in words.items() if word in covered)
             ranked.append((least, _correction(row, target, changes, scheme)))
     listed = [row for _, row in sorted(ranked, key=lambda pair: pair[0])]
-    return to_check(
-        listed, len(rows), "tag", [METHOD.format("type of a word") + WHOLE], share, "types of words"
-    )
+    notes = [METHOD.format("type of a word") + WHOLE]
+    return to_check(listed, rows, "tag", notes, share, "types of words")
 
 
 def _doubtful_words(

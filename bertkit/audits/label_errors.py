@@ -42,7 +42,7 @@ def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: st
 
     ranked = _ranked(margins(table, gold), likely_wrong(table, gold))
     share = wrong_share(gold, best, guesses(table, gold), np.arange(len(rows)))
-    return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], share)
+    return to_check([*map(correction, ranked)], rows, "label", [METHOD.format("label")], share)
 
 
 def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
@@ -75,7 +75,7 @@ def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) 
     best = ((table > 0.5) + pairs).ravel()
     share = wrong_share(decisions, best, guess.ravel(), unit)
     notes = [METHOD.format("label") + " Each label is audited on its own, as present or absent."]
-    return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
+    return to_check([*map(correction, ranked)], rows, "label", notes, share, "decisions about labels")
 
 
 def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
@@ -95,7 +95,7 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
         "A number is listed if it is more than three standard deviations of the error away from the "
         "prediction of a model that was not trained on its row, rescaled by a linear fit to all predictions."
     )
-    return to_check([*map(correction, ranked)], len(rows), "number", [note])
+    return to_check([*map(correction, ranked)], rows, "number", [note])
 
 
 def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
@@ -122,7 +122,7 @@ def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
         return corrected(rows[index], target, value, old, text or NO_ANSWER, probability=score[index])
 
     ranked = _ranked(-score, (overlap == 0) & (score >= limit))
-    return to_check([*map(correction, ranked)], len(rows), "answer", [ANSWERS])
+    return to_check([*map(correction, ranked)], rows, "answer", [ANSWERS])
 
 
 def _ranked(order: Floats, listed: Bools) -> Ints:

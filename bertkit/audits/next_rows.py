@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Encode, Row, Section, by_column, joined
+from bertkit.audits.parts import Row, Section, by_column, joined
 from bertkit.data.readers import one_text_per_line, read_rows, reader_of
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Schema, columns_of
@@ -22,8 +22,9 @@ from bertkit.inference.predict_file import like_data
 from bertkit.inference.predictor import load
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks import get_task
+from bertkit.tasks.class_labels import assigned_labels
 from bertkit.text import part_of
-from bertkit.vectors.cache import Vectors
+from bertkit.vectors.cache import Encode, Vectors
 
 TITLE = "Rows to label next"
 NOTE = (
@@ -146,11 +147,7 @@ def head_answers(rows: Sequence[Row], vectors: Vectors, new: Vectors) -> list[An
     for name in names:
         has = np.asarray([name in row["labels"] for row in rows])
         columns.append(np.ones(len(new)) if has.all() else head(vectors, has).predict_proba(new)[:, 1])
-    answers = []
-    for row in np.stack(columns, axis=1).tolist():
-        scores = dict(zip(names, row, strict=True))
-        answers.append({"labels": [name for name in names if scores[name] >= 0.5], "scores": scores})
-    return answers
+    return [assigned_labels(names, row, None) for row in np.stack(columns, axis=1).tolist()]
 
 
 def head(vectors: Vectors, labels: Sequence[str] | np.ndarray[Any, Any]) -> Any:
@@ -181,10 +178,11 @@ def _doubt(answer: Answer) -> tuple[float, str, float, str]:
     from scipy.special import entr
 
     if "words" in answer:
-        if not answer["words"]:
+        words = [word for word in answer["words"] if word["scores"]]  # a word may have no token
+        if not words:
             return 0.0, "", 1.0, "no words"
-        unsure = float(np.mean([entr(list(word["scores"].values())).sum() for word in answer["words"]]))
-        word = min(answer["words"], key=lambda word: max(word["scores"].values()))
+        unsure = float(np.mean([entr(list(word["scores"].values())).sum() for word in words]))
+        word = min(words, key=lambda word: max(word["scores"].values()))
         kind, probability = max(word["scores"].items(), key=lambda pair: pair[1])
         entities = [f"{entity['text']} ({entity['label']})" for entity in answer.get("entities", ())]
         return (

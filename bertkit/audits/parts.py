@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.text import Json, part_of
-from bertkit.vectors.cache import Vectors
+from bertkit.vectors.cache import Encode, Vectors
 from bertkit.vectors.features import Features
 
 Row = Mapping[str, Any]
@@ -27,7 +27,6 @@ Row = Mapping[str, Any]
 
 One of train may have its `fold`, one of another split has its `split`.
 """
-Encode = Callable[[Sequence[str]], Vectors]
 METHOD = (
     "Each row is predicted by a model that was not trained on it. A {0} is likely wrong if another one is "
     "more probable, and at least one other reaches its threshold: its mean probability over the rows "
@@ -70,7 +69,7 @@ def corrected(row: Row, target: str, value: Any, old: str, new: str, **numbers: 
 
 def to_check(
     listed: Sequence[Row],
-    rows: int,
+    rows: Sequence[Row],
     target: str,
     notes: Sequence[str],
     wrong: ErrorEstimate | None = None,
@@ -78,10 +77,10 @@ def to_check(
 ) -> Section:
     """The part of these rows, the first to look at first.
 
-    rows: how many were audited. target: what a row has, such as a label. wrong: the estimated share of wrong
+    rows: the audited ones. target: what a row has, such as a label. wrong: the estimated share of wrong
     `of`.
     """
-    figures = {"rows": f"{rows:,}", "rows to check": f"{len(listed):,}"}
+    figures = {"rows": f"{len(rows):,}", "rows to check": f"{len(listed):,}"}
     if wrong:
         figures[f"{of} predicted as given"] = f"{wrong.agreed:.1%}"
         bounds = f" ({wrong.interval[0]:.1%} to {wrong.interval[1]:.1%})" if wrong.interval else ""
@@ -92,7 +91,7 @@ def to_check(
         for name in ("split", "given", "suggested", "probability", "deviations")
         if listed and name in listed[0]
     ]
-    summary = f"{part_of(len(listed), rows, 'row')} likely to have a wrong {target}."
+    summary = f"{part_of(len(listed), len(rows), 'row')} likely to have a wrong {target}."
     return Section("labels", f"{target.capitalize()}s to check", summary, listed, columns, figures, notes)
 
 

@@ -142,7 +142,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if not words:
         parser.error(f"no command; to begin:\n\n    {FIRST}\n\nbertkit --help lists all commands.")
     start = words.index("--") if "--" in words else len(words)
-    if wrong := _unknown(words[:start]):
+    if wrong := _unknown(words[: start or 1]):
         parser.error(wrong)
     words[start + 1 :] = [f"\0{word}" if word.startswith("-") else word for word in words[start + 1 :]]
     args, extra = parser.parse_known_args(words)

@@ -128,27 +128,29 @@ def predict(
         what = "--output, --column, --format, --shard and --raw-cells work only with --input FILE"
         raise UserError("", what, shared.WITHOUT)
     if input:
-        options: Any = {
-            "format": format,
-            "raw_cells": raw_cells,
-            "shard": shard,
-            "task": task,
-            "revision": revision,
-        }
-        columns = column_names(column)
         count = bertkit.predict(
-            source, input, output, columns=columns, overrides=rest, **options, **decisions
+            source,
+            input,
+            output,
+            columns=column_names(column),
+            overrides=rest,
+            format=format,
+            raw_cells=raw_cells,
+            shard=shard,
+            task=task,
+            revision=revision,
+            **decisions,
         )
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
-    elif Path(source).expanduser().joinpath("recipe.yaml").is_file():
+        return
+    if Path(source).expanduser().joinpath("recipe.yaml").is_file():
         from bertkit.inference.multitask_predictor import MultiTaskPredictor, load_any
 
         loaded = load_any(source, task, revision, decisions, context=context)
         predictor = loaded.reading(rest[0]) if isinstance(loaded, MultiTaskPredictor) else loaded
-        _predict_texts(predictor, source, rest, context, as_json)
     else:  # no YAML is imported
         predictor = bertkit.load(source, revision=revision, task=task).with_decisions(**decisions)
-        _predict_texts(predictor, source, rest, context, as_json)
+    _predict_texts(predictor, source, rest, context, as_json)
 
 
 def _predict_texts(
@@ -171,7 +173,7 @@ def _predict_texts(
         raise UserError("", what, fix + example(source, predictor.task, reads))
     failures = (OSError, UnicodeDecodeError)
     with translated(failures, DataError, str(context), "cannot be read", "Use a text file in UTF-8."):
-        passage = context.read_text(encoding="utf-8") if context else ""
+        passage = context.read_text(encoding="utf-8-sig") if context else ""
     for name in filter(os.path.isfile, texts):
         say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]

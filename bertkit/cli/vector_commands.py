@@ -9,7 +9,7 @@ from typing import Any
 import bertkit
 from bertkit.cli import shared
 from bertkit.cli.shared import WITHOUT, argument, column_names, command, flag, one_process, path, say
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.text import beginning, counted, escape_controls, json_line
 
 COUNTS = ("added", "replaced", "unchanged", "repeated", "empty")  # documents of `bertkit index`
@@ -125,12 +125,8 @@ def search(
         raise UserError(
             "", "search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'"
         )
-    if not input and (
-        misplaced := [name for name, value in {"output": output, "column": column}.items() if value]
-    ):
-        raise UserError(
-            [Problem("", f"--{name} works only with --input FILE", WITHOUT) for name in misplaced]
-        )
+    if not input and (output or column):
+        raise UserError("", "--output and --column work only with --input FILE", WITHOUT)
     from dataclasses import asdict
 
     from bertkit.retrieval.commands import search_file

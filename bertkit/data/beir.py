@@ -19,7 +19,7 @@ from bertkit.data.schema import Finding, leak, warn
 from bertkit.data.splits import match_splits
 from bertkit.data.table import Row, Table
 from bertkit.data.values import read_name
-from bertkit.sections import DataSpec
+from bertkit.sections import DataSpec, Split
 from bertkit.text import counted, short_repr
 
 Texts = dict[str, str]  # id -> text
@@ -42,14 +42,14 @@ class Beir(NamedTuple):
     findings: list[Finding]
 
 
-def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
+def read_beir(folder: Path, encoding: str = "utf-8", splits: dict[Split, str] | None = None) -> Beir:
     """All of a BEIR folder in this encoding, read line by line; `dev`, `val` and `valid` become `validation`.
 
     Findings: empty documents, queries without a relevant document, and queries of validation or test that are
     in train too. Raises DataError with everything that is wrong with the texts, or else with the judgements,
     by file and line.
     """
-    spec = DataSpec(source=str(folder), encoding=encoding)
+    spec = DataSpec(source=str(folder), encoding=encoding, splits=splits)
     problems = Problems()
     corpus = _texts(packed(folder / "corpus.jsonl"), spec, problems, titled=True)
     queries = _texts(packed(folder / "queries.jsonl"), spec, problems)
@@ -57,8 +57,8 @@ def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
         fix = "give it a text, or remove its judgements too"
         problems.add(str(folder), f"the query {short_repr(query)} is empty", fix)
     names = sorted({path.name.partition(".tsv")[0] for path in folder.glob("qrels/*.tsv*")})
-    splits = match_splits(names, spec)
-    if not splits:
+    matched = match_splits(names, spec)
+    if not matched:
         what = (
             f"no judgements of a split, such as test.tsv; the folder holds: {', '.join(names) or 'nothing'}"
         )
@@ -66,7 +66,7 @@ def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
             str(folder / "qrels"), what, "Name a file of judgements test.tsv, or name it in data.splits."
         )
     problems.raise_if_any()
-    files = {split: packed(folder / f"qrels/{name}.tsv") for split, name in splits.items()}
+    files = {split: packed(folder / f"qrels/{name}.tsv") for split, name in matched.items()}
     qrels = {split: _judgements(file, spec, problems, corpus, queries) for split, file in files.items()}
     problems.raise_if_any()
     return Beir(corpus, queries, qrels, list(_findings(corpus, qrels)))

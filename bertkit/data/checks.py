@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -225,16 +224,10 @@ class _Seen:
         """
         import numpy as np
 
-        hashes = array("q")
-        with_text = array("q")
         names, unordered = texts_of(columns)
-        for row, key in enumerate(
-            text_keys(*(column_values(rows, name) for name in names), unordered=unordered)
-        ):
-            if key is not None:
-                hashes.append(key)
-                with_text.append(row)
-        indices, keys = (np.frombuffer(values, dtype=np.int64) for values in (with_text, hashes))
+        keyed = enumerate(text_keys(*(column_values(rows, name) for name in names), unordered=unordered))
+        with_text = ((row, key) for row, key in keyed if key is not None)
+        indices, keys = np.fromiter(with_text, np.dtype((np.int64, 2))).T
         index, inverse = np.unique(keys, return_index=True, return_inverse=True)[1:]
         return cls(indices, keys, indices[index][inverse])
 

@@ -22,7 +22,7 @@ LINES = 200  # whose fields are counted
 
 def layout_of(path: Path, spec: DataSpec) -> Json:
     """The keys of `data:` that a file needs and the spec leaves out: `encoding`, `delimiter`, and `header` if
-    its first row has a value twice. Raises DataError.
+    its first row has a value twice that other rows have too. Raises DataError.
     """
     reader = reader_of(path, spec).name
     if reader in ("xlsx", "parquet"):
@@ -40,8 +40,7 @@ def layout_of(path: Path, spec: DataSpec) -> Json:
         with suppress(csv.Error, ValueError):
             first, *records = csv.reader(lines, delimiter=spec.delimiter or delimiter)
             twice = {*filter(None, repeated(first))}
-            sentences = [name for name in twice if name.count(" ") > 1]
-            if sentences or twice.intersection(chain.from_iterable(records)):
+            if twice.intersection(chain.from_iterable(records)):
                 layout["header"] = names_of(first)
     stated = spec.model_fields_set
     return {key: layout[key] for key in layout if key not in stated and layout[key] not in ("utf-8", usual)}

@@ -101,6 +101,7 @@ def load(
         more = {"id": ID, **({spec.by: BY} if spec.by else {})}
         schema = replace(schema, columns={**schema.columns, **more, **schema.columns})
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
+    sources += chain.from_iterable(column.aliases for column in schema.columns.values())
     unmapped = open_source(spec, opened, {*chain.from_iterable(map(columns_of, sources))})
     if splits is None and "train" not in unmapped:
         what = f"no train split; available: {', '.join(unmapped)}"

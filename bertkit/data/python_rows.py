@@ -24,7 +24,7 @@ from bertkit.data.disk_list import AT_A_TIME, disk_full_as_error
 from bertkit.data.problems import Problems
 from bertkit.data.table import Row
 from bertkit.data.values import is_missing
-from bertkit.errors import DataError
+from bertkit.errors import DataError, translated
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import Record, first_line, listed, repeated, short_repr
 
@@ -138,13 +138,15 @@ def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
 
     Class names of a data set are kept; of pandas' index, only levels that have a name.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     for split, data in rows.items():
         writer = None
-        for table in _tables(data, split):
-            writer = writer or pq.ParquetWriter(folder / f"{split}.parquet", table.schema)
-            writer.write_table(table)
+        with translated(pa.ArrowException, DataError, split, "cannot be stored", "Leave that column out."):
+            for table in _tables(data, split):
+                writer = writer or pq.ParquetWriter(folder / f"{split}.parquet", table.schema)
+                writer.write_table(table)
         if writer is None:
             raise DataError(split, "is empty: it has no rows", "Give at least one row.")
         writer.close()

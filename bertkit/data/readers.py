@@ -187,19 +187,24 @@ def read_texts(
 def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> NumberedRows:
     """The rows of a stream as they come: a line is a JSON object, or the text of a row.
 
-    name: for messages. Raises DataError at the first line that cannot be read: the rows before it may have
-    answers.
+    name: for messages. Raises DataError without rows, and at the first line that cannot be read: the rows
+    before it may have answers.
     """
     problems = Problems(name)
+    number = 0
     for number, row in _jsonl(_objects(stream, spec, problems), spec, problems):
         problems.raise_if_any()
         yield number, row
     problems.raise_if_any()
+    if not number:
+        raise DataError(name, "is empty: no rows", "Is it the right input?")
 
 
 def _objects(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Lines:
+    is_text = False
     for number, line in text_lines(stream, spec.encoding, problems):
-        is_text = line.strip() and not line.lstrip().startswith("{")
+        if line.strip():  # a blank line is an empty text after a text, nothing after an object
+            is_text = not line.lstrip().startswith("{")
         yield number, json.dumps({"text": line.rstrip("\r\n")}) if is_text else line
 
 

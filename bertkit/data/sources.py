@@ -81,7 +81,7 @@ def open_source(
     elif path is None:
         files = _named_files(spec)
     elif (path / "qrels").is_dir():
-        beir = read_beir(path, spec.encoding)
+        beir = read_beir(path, spec.encoding, spec.splits)
         for split in beir.qrels:
             opens[split] = [partial(_beir_part, beir, split, f"{path}, {split}")]
     elif tables := _data_set(spec, path):

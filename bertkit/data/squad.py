@@ -35,8 +35,8 @@ def squad_rows(document: Any, problems: Problems) -> NumberedRows:
     """The questions of a SQuAD document as (number from 1, row), in the layout of the Hub's `squad`.
 
     A row has the texts `id`, `title`, `question` and `context`, and `answers`:
-    {"text": [...], "answer_start": [...]}, both empty where `is_impossible` is true. `plausible_answers` are
-    not read.
+    {"text": [...], "answer_start": [...]}, both empty where `is_impossible` is true. `title` and `answers`
+    are None where they are missing; `plausible_answers` are not read.
 
     document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
     problems: gets the articles that are not in this layout; what their fields hold is checked like that of
@@ -48,12 +48,15 @@ def squad_rows(document: Any, problems: Problems) -> NumberedRows:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     number += 1
-                    items = [] if question.get("is_impossible") else question["answers"]
-                    texts = [answer["text"] for answer in items]
-                    starts = [answer["answer_start"] for answer in items]
-                    answers = {"text": texts, "answer_start": starts}
-                    row = {"id": question["id"], "title": article["title"], "question": question["question"]}
-                    yield number, {**row, "context": paragraph["context"], "answers": answers}
+                    items = [] if question.get("is_impossible") else question.get("answers")
+                    answers = None
+                    if items is not None:
+                        texts = [answer["text"] for answer in items]
+                        starts = [answer["answer_start"] for answer in items]
+                        answers = {"text": texts, "answer_start": starts}
+                    row = {"id": question["id"], "title": article.get("title")}
+                    row |= {"question": question["question"], "context": paragraph["context"]}
+                    yield number, {**row, "answers": answers}
         except (LookupError, TypeError, AttributeError) as error:
             what = f"is not in the layout of SQuAD: {error!r}"
             problems.add(f"{problems.name}, data[{index}]", what, "Write it as SQuAD's own files have it.")

@@ -128,7 +128,7 @@ def _scheme_of(table: Table) -> Scheme:
     return find_scheme(table.each_row(checked, values))
 
 
-def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") -> Checked:
+def tag_spans(table: Table, split: str, alignment: Any, unit: Unit) -> Checked:
     """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text, to learn from.
 
     unit: of these words. `spans`, trimmed, remain for the scores. Raises DataError with the locations of

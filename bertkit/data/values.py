@@ -369,7 +369,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "tags": _tags,
     "word_labels": _tags,
     "numbers": _numbers,
-    "spans": lambda value: value,
+    "spans": lambda value: None if is_blank(value) else value,
     "name": read_name,
     "value": _value,
     "answers": lambda value: value,

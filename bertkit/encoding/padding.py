@@ -112,12 +112,13 @@ class Collator:
         """The collator of a tokenizer's own inputs and a task's token-level columns."""
         return cls({**fills(tokenizer, extra), SOFT: 0.0})
 
-    def __call__(self, columns: Any) -> dict[str, Tensor]:
-        """The arrays of `pad`, as tensors."""
+    def __call__(self, columns: Any, device: Any = "cpu") -> dict[str, Tensor]:
+        """The arrays of `pad`, as tensors on this device."""
         import torch
 
         return {
-            name: torch.from_numpy(values) for name, values in unmasked(pad(columns, self.padding)).items()
+            name: torch.from_numpy(values).to(device)
+            for name, values in unmasked(pad(columns, self.padding)).items()
         }
 
 

@@ -46,18 +46,7 @@ def encode_pairs(
     no room.
     """
     (before, between, after), types = template(tokenizer, 2)
-    windows = (
-        "row",
-        "length",
-        "low",
-        "count",
-        "place",
-        "first",
-        "end",
-        "unread",
-        "input_ids",
-        "token_type_ids",
-    )
+    windows = "row length low count place first end unread input_ids token_type_ids".split()
     columns: Encoded = {name: [] for name in windows}
     problems = []
     for row, (question, context) in enumerate(zip(tokenize(tokenizer, questions), contexts, strict=True)):

@@ -36,6 +36,11 @@ class Arguments(TrainingArguments):
         super().__post_init__()  # type: ignore[no-untyped-call]
 
     @property
+    def n_gpu(self) -> int:
+        """At most one; torchrun uses several."""
+        return int(super().n_gpu > 0)
+
+    @property
     def seconds(self) -> float | None:
         """The budget."""
         return None if self.budget is None else seconds(self.budget)

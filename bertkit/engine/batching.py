@@ -160,10 +160,11 @@ class TokenBatches(Batches):
         return [batches[number] for number in rng.permutation(len(batches))]
 
     def heaviest(self) -> list[int]:
-        def memory(units: np.ndarray) -> Any:  # attention grows with the square of the length
-            return self.counts[units].sum() * self.lengths[units].max() ** 2
-
-        return self._features(max(self._divided(self.order), key=memory))
+        heaviest = max(  # attention grows with the square of the length
+            self._divided(self.order),
+            key=lambda units: self.counts[units].sum() * self.lengths[units].max() ** 2,
+        )
+        return self._features(heaviest)
 
 
 def batches_of(

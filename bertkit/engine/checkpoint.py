@@ -51,8 +51,6 @@ class CheckpointTrainer(Trainer):
             shutil.rmtree(aside, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         aside.mkdir(parents=True, exist_ok=True)
-        if self.state.best_global_step:
-            self.state.best_model_checkpoint = str(parent / f"checkpoint-{self.state.best_global_step}")
         save_random(aside, self.args.process_index)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
@@ -87,7 +85,7 @@ class CheckpointTrainer(Trainer):
         self, parent: Path
     ) -> None:  # that of transformers takes checkpoint-2.old for a checkpoint
         present = checkpoints(parent)
-        removable = [p for p in present[:-1] if str(p) != self.state.best_model_checkpoint]
+        removable = [p for p in present[:-1] if step_of(p) != self.state.best_global_step]
         excess = len(present) - (self.args.save_total_limit or len(present))
         for old in removable[: max(excess, 0)]:
             shutil.rmtree(old)

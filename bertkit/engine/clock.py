@@ -78,6 +78,8 @@ def schedule(args: TrainingArguments, optimizer: Any, steps: int) -> Any:
     not have.
     """
     kwargs: Any = args.lr_scheduler_kwargs or {}
+    if args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):  # which follow the selection metric
+        kwargs = {"mode": "max", **kwargs}
     warmup = args.get_warmup_steps(steps)
     if args.lr_scheduler_type == "warmup_stable_decay":
         kwargs = {**DECAY, **kwargs}

@@ -14,6 +14,7 @@ from torch import distributed
 
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import UserError, translated
+from bertkit.models.heads.losses import all_gathered
 
 
 def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Arrays]:
@@ -42,15 +43,13 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
     """The bytes of every process, by rank. Raises UserError where one has ended, or has other batches."""
     device = torch.device("cuda") if distributed.get_backend() == "nccl" else torch.device("cpu")
     head = torch.tensor([len(content), batches], device=device)
-    heads = [torch.empty_like(head) for _ in range(distributed.get_world_size())]
     fix = "Read its messages above; it may have run out of memory."
     with translated(RuntimeError, UserError, "", "another process has ended", fix):
-        distributed.all_gather(heads, head)
+        heads = all_gathered(head, distributed.get_world_size())
         sizes, counts = torch.stack(heads).T.tolist()
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
         padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
-        gathered = [torch.empty_like(padded) for _ in sizes]
-        distributed.all_gather(gathered, padded)
+        gathered = all_gathered(padded, len(sizes))
     if len(set(counts)) > 1:
         raise UserError(
             "", "the processes read different rows", "Use the same data and model on every machine."

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
 from bertkit.engine.arguments import Arguments
@@ -44,6 +44,7 @@ class Trainer(CheckpointTrainer):
 
     args: Arguments
     batches: Any  # the batch sampler, once there is one
+    optimizer: Any
     trim_memory: Callable[[], None]  # while it trains
 
     def __init__(
@@ -96,7 +97,7 @@ class Trainer(CheckpointTrainer):
         """
         if self.optimizer is not None:
             return self.optimizer
-        optimizer: Any = super().create_optimizer(model)
+        optimizer = super().create_optimizer(model)
         for attachment in self.attachments:
             optimizer = self.optimizer = attachment.wrap_optimizer(optimizer, self)
         trained: Any = self.model
@@ -115,6 +116,11 @@ class Trainer(CheckpointTrainer):
     def _finalize_training(self, *args: Any, **named: Any) -> Any:
         for attachment in self.attachments:
             attachment.finish(self.model)
+        self.optimizer.eval()
+        if self.state.best_global_step:  # the folder may have another path than when it was written
+            self.state.best_model_checkpoint = (
+                f"{self.args.output_dir}/checkpoint-{self.state.best_global_step}"
+            )
         return super()._finalize_training(*args, **named)  # type: ignore[no-untyped-call]
 
     def checkpoint_files(self) -> Iterator[tuple[str, Any]]:
@@ -168,7 +174,12 @@ class Trainer(CheckpointTrainer):
         done = super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *rest)
         self.batches.set_epoch(done[0])  # transformers before 5.17 tells no sampler that skips batches
         # The last step may be one within an epoch, which Trainer would continue.
-        return (num_train_epochs, 0) if self.clock.over(self.args, self.state) else done
+        over = self.clock.over(self.args, self.state) or any(
+            callback.early_stopping_patience_counter >= callback.early_stopping_patience
+            for callback in self.callback_handler.callbacks
+            if isinstance(callback, EarlyStoppingCallback)
+        )
+        return (num_train_epochs, 0) if over else done
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
@@ -235,6 +246,7 @@ class Trainer(CheckpointTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """The scores on the validation rows, or on `eval_dataset`; see `TaskData.evaluate`."""
+        self.optimizer.eval()  # a schedule-free optimizer holds other weights while it trains
         scores = self.data.evaluate(self.model, self.args.metric_for_best_model, eval_dataset)
         logged = {  # NaN is never better than anything, which is how an undefined metric must compare
             f"{metric_key_prefix}_{name}": math.nan if value is None else value

@@ -169,8 +169,8 @@ def label_thresholds(thresholds: Limits, names: Sequence[str], default: float) -
 def best_labels(
     table: Floats,
     names: Sequence[str],
-    thresholds: Limits = None,
-    cutoffs: ByLabel | None = None,
+    thresholds: Limits,
+    cutoffs: ByLabel | None,
 ) -> tuple[Ints, Bools]:
     """The label of each row, as an id, and whether its probability reaches its threshold, if it has one;
     `(rows,)`.

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from bertkit.evaluation import calibration, metrics
+from bertkit.evaluation import calibration, metrics, similarity
 from bertkit.evaluation.calibration import ByLabel, Limits
 from bertkit.evaluation.conformal import Conformal, Coverage, conformal, supported_coverages
 from bertkit.evaluation.graded import Graded, Scored
@@ -54,7 +54,7 @@ class GradedLabels(Graded):
         rows = len(answers)
         single = kind == "single-label"
         if kind == "regression":
-            numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
+            numbers = similarity.of(answers, "score")
             return cls(kind, names, references, numbers, numbers[:, None])
         table = np.empty((rows, len(names)))
         decisions = np.zeros(rows, dtype=np.int64) if single else np.zeros(table.shape, dtype=np.int8)
@@ -75,8 +75,8 @@ class GradedLabels(Graded):
         names: Sequence[str],
         references: Any,
         table: Floats,
-        thresholds: Limits = None,
-        cutoffs: ByLabel | None = None,
+        thresholds: Limits,
+        cutoffs: ByLabel | None,
     ) -> Self:
         """From probabilities `(rows, labels)`, or from numbers `(rows, 1)`; their temperature is not
         fixed.

@@ -173,7 +173,7 @@ def ids(rows: Dataset, side: str) -> Iterator[str]:
 
 
 def first_rows(rows: Dataset, side: str) -> dict[str, int]:
-    """Id -> the first row that has it. Raises DataError: one id has several texts."""
+    """Id -> the first row that has it, without "". Raises DataError: one id has several texts."""
     seen = FirstSeen()
     for row, (name, text) in enumerate(zip(ids(rows, side), column_values(rows, side), strict=True)):
         _, other = seen.add(name, hash(text), row)
@@ -183,7 +183,7 @@ def first_rows(rows: Dataset, side: str) -> dict[str, int]:
                 f"the {side} {name!r} has another text in row {other + 1}",
                 "Give every text its own id.",
             )
-    return seen.locations
+    return {name: row for name, row in seen.locations.items() if name or side == "document"}
 
 
 def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.data.on_disk import column_values
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
 from bertkit.evaluation.calibration import ROUNDING, thresholds_of
 from bertkit.evaluation.graded import Graded, Scored
@@ -62,7 +63,7 @@ def by_cosine(
         columns["rank"] = places(table if isinstance(table, np.ndarray) else table.toarray(), texts)
     if len(sides) > 2:
         columns["negative_score"] = rowwise(sides[0], sides[2])
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [*Columns(columns)]
 
 
 def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:

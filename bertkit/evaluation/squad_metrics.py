@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from bertkit.data.disk_list import DiskList
 from bertkit.data.on_disk import column_values
 from bertkit.data.scripts import HANGUL, LATIN, UNSPACED, share
-from bertkit.evaluation import calibration
+from bertkit.evaluation import calibration, similarity
 from bertkit.evaluation.calibration import calibration_error
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Scores, Values, ratio
@@ -146,7 +146,7 @@ class GradedAnswers(Graded):
         scores = {**dict.fromkeys(metric_names(self.unanswerable)), **super().scores}
         if self.unanswerable:
             scores["no_answer_auc"] = exact_roc_auc(
-                ~self.answerable[:, None], self._column("null_score")[:, None]
+                ~self.answerable[:, None], similarity.of(self.answers, "null_score")[:, None]
             )
         return scores
 
@@ -155,7 +155,7 @@ class GradedAnswers(Graded):
         if not self.unanswerable or self.fitted["null_threshold"] is not None:
             return self
         best = [next(iter(a["n_best"]), {"answer": "", "score": a["null_score"]}) for a in self.answers]
-        pairs = zip(self._column("null_score"), best, strict=True)
+        pairs = zip(similarity.of(self.answers, "null_score"), best, strict=True)
         odds = [log_odds(null, candidate["score"]) for null, candidate in pairs]
         texts = [candidate["answer"] for candidate in best]
         threshold = best_threshold(odds, texts, list(self._gold()), self.rule)
@@ -187,7 +187,7 @@ class GradedAnswers(Graded):
 
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """The answer to each question, by exact match."""
-        return {"after": (self._column("score"), self.values[0])}
+        return {"after": (similarity.of(self.answers, "score"), self.values[0])}
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
         """Predicted texts, and lists of gold texts."""
@@ -195,9 +195,6 @@ class GradedAnswers(Graded):
 
     def _gold(self) -> Iterator[list[str]]:
         return (answers["text"] for answers in column_values(self.rows, "answers"))
-
-    def _column(self, name: str) -> Floats:
-        return np.fromiter((answer[name] for answer in self.answers), np.float64, len(self.rows))
 
 
 def best_threshold(

@@ -108,10 +108,7 @@ def explain_row(
         task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer
     )
     collate = Collator.of(task.tokenizer, task.padding)
-    batches = []
-    for index in indices:
-        batch = collate(task.examples(features, [index]))
-        batches.append({name: values.to(predictor.device) for name, values in batch.items()})
+    batches = [collate(task.examples(features, [index]), predictor.device) for index in indices]
     explained = targets_of(task)
     single = rows.select([row])
     targets = explained(read)[:max_targets] if explained else []

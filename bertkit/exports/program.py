@@ -66,6 +66,8 @@ def export(
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(output, "already exists", "Use a new folder.")
+    if not math.isfinite(max_drop):
+        raise UserError("", f"max_drop must be a finite number (found {max_drop})", "The default is 0.005.")
     reference = _reference(source, data)
     predictor = reference.predictor
     rows = reference.rows

@@ -97,11 +97,8 @@ def push(
         commit = api.create_commit(
             repo_id,
             [
-                *(
-                    CommitOperationAdd(path_in_repo=path, path_or_fileobj=str(file))
-                    for path, file in files.items()
-                ),
-                *(CommitOperationDelete(path_in_repo=path) for path in old),
+                *(CommitOperationAdd(path, str(file)) for path, file in files.items()),
+                *map(CommitOperationDelete, old),
             ],
             commit_message="Push by bertkit",
             revision=revision,

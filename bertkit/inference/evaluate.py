@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -246,14 +245,22 @@ def evaluate(
                 "is a run of several tasks, and each is scored on its own data",
                 f"Pass {source}/NAME, the run of one task.",
             )
-        of_task = partial(
-            evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
-        )
-        return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
+        return {
+            name: evaluate(
+                folder / name,
+                split=split,
+                overrides=overrides,
+                revision=revision,
+                task=task,
+                metrics=metrics,
+                rerank=rerank,
+                depth=depth,
+                by=by,
+            )
+            for name in names
+        }
     if split is not None and isinstance(data, str | Path) and not Path(data).is_dir():
-        raise RecipeError(
-            "", "`split` is a split of the run's data, `data` another file: pass only one of them"
-        )
+        raise RecipeError("`split` is a split of the run's data, `data` another file: pass only one of them")
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     split, rows = rows_of_split(source, predictor, data, split, ("test", "validation"), overrides)

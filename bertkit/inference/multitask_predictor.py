@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
+from bertkit.data.python_rows import frame_rows, is_frame
 from bertkit.data.schema import Answer
 from bertkit.data.values import has_columns
 from bertkit.encoding.padding import fills, pad
@@ -98,6 +99,8 @@ class MultiTaskPredictor:
             return (dict(zip(by_task, row, strict=True)) for row in zip(*by_task.values(), strict=True))
 
         first = next(iter(self.tasks.values()))
+        if is_frame(rows):
+            rows = frame_rows(rows, set().union(*(part.reads for part in self.tasks.values())))
         return in_chunks(first.rows_of(rows), first.task.chunk_size, answers, start)
 
     def reading(self, row: Row) -> MultiTaskPredictor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -247,7 +246,8 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
     changes: Json = {}
     if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:
-        changes = {name: DataSpec.model_fields[name].default for name in LAYOUT}  # not that of the run
+        of_run = {*LAYOUT} - {"sheet"}
+        changes = {name: DataSpec.model_fields[name].default for name in of_run}
     changes["missing_fields"] = "error"  # every row gets an answer
     changes |= {name: getattr(layout, name) for name in layout.model_fields_set - {"source"}}
     return spec.model_copy(update=changes)
@@ -290,9 +290,7 @@ def _flat_rows(
     """
     names: list[str] = []
     for answer, row in pairs:
-        cells = {
-            k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()
-        }
+        cells = {k: json_line(v) if isinstance(v, list | dict) else v for k, v in row.items()}
         answers = dict(cells_of(answer, "answer."))
         if not names:
             names = [*cells, *dict.fromkeys([*answered, *answers])]

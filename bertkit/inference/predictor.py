@@ -104,7 +104,7 @@ class Predictor:
         rows: as for `rows_of`. `frame` returns answers as a table.
         """
         if row and rows is not None:
-            raise DataError("", f"pass rows, or the columns of one row ({', '.join(row)}), not both")
+            raise DataError(f"pass rows, or the columns of one row ({', '.join(row)}), not both")
         rows = row if rows is None else rows
         return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
 

@@ -82,16 +82,15 @@ def change_by_padding(
     columns = encode_texts(tokenizer, sides, max_length=longest)
     inputs = model_inputs(tokenizer, columns)
     collate = Collator.of(tokenizer, {})
-    batches = [collate({name: values[:1] for name, values in inputs.items()}), collate(inputs)]
+    single = {name: values[:1] for name, values in inputs.items()}
     device = next(model.parameters()).device
     more = {"output_hidden_states": True} if layers else {}
     model.eval()
     states = []
     try:
         with torch.inference_mode():
-            for batch in batches:
-                tensors = {name: values.to(device) for name, values in batch.items()}
-                states.append(_compared(model(**tensors, **more), layers))
+            for part in (single, inputs):
+                states.append(_compared(model(**collate(part, device), **more), layers))
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {first_line(error)}"
         what = f"this {model.config.model_type} cannot read its tokenizer's inputs: {problem}"

@@ -153,11 +153,8 @@ def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray) -> torch.Tensor:
     vectors = []
     for start in range(0, len(order), MICRO):
         rows = order[start : start + MICRO]
-        batch = collate({name: list(map(values.__getitem__, rows)) for name, values in texts.inputs.items()})
+        batch = collate(Columns(texts.inputs)[rows.tolist()], device)
         with autocast(device, runner.precision):
-            outputs = runner.task.forward(
-                runner.model, {name: values.to(device) for name, values in batch.items()}
-            )
-        vectors.append(outputs.vectors)
+            vectors.append(runner.task.forward(runner.model, batch).vectors)
     places = {text: place for place, text in enumerate(order.tolist())}
     return torch.cat(vectors)[[places[text] for text in chosen.tolist()]]

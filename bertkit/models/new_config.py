@@ -6,7 +6,7 @@ BERT's is transformers' own with one more option.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import transformers
 from huggingface_hub.dataclasses import strict
@@ -15,7 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.errors import ModelError, Problem
 from bertkit.models.untrusted import VettedFolder, read_object
-from bertkit.sections import Section
+from bertkit.sections import Count, Section, Share
 from bertkit.text import Json, Record, first_line
 from bertkit.validation import did_you_mean, nearest, unknown_key, validate
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 WHERE = "model.config"  # its place in a recipe
 MODEL_TYPE = "bert"  # of the models in `bert.py`
-Size = Annotated[int, Field(ge=1)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
 # Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.
 Activation = Literal[
     "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "mish", "tanh"
@@ -76,20 +74,20 @@ _DEFAULTS = {"global_attn_every_n_layers": 3, "global_rope_theta": 10_000.0, "lo
 class Architecture(Section):
     """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions`."""
 
-    hidden_size: Size
+    hidden_size: Count
     """Numbers per token."""
-    num_hidden_layers: Size
-    num_attention_heads: Size
+    num_hidden_layers: Count
+    num_attention_heads: Count
     """Divides hidden_size."""
-    intermediate_size: Size
+    intermediate_size: Count
     """Width inside the feed-forward network."""
     hidden_act: Activation = "gelu"
     """Activation of the feed-forward network and of the MLM head."""
-    hidden_dropout_prob: Probability = 0.1
-    attention_probs_dropout_prob: Probability = 0.1
-    max_position_embeddings: Size = 512
+    hidden_dropout_prob: Share = 0.1
+    attention_probs_dropout_prob: Share = 0.1
+    max_position_embeddings: Count = 512
     """Tokens of the longest input."""
-    type_vocab_size: Size = 2
+    type_vocab_size: Count = 2
     """Segments."""
     initializer_range: float = Field(0.02, gt=0)
     """Standard deviation of new weights, which are normal, not truncated."""

@@ -110,9 +110,11 @@ def _training_defaults(task: TaskOptions | None) -> Json:
 
 def _saving(training: Json) -> Json:
     """Checkpoints are written at every evaluation, which they are selected by."""
-    strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
-    strategy = "epoch" if strategy == "best" else strategy  # which says when to save, not when to evaluate
-    steps = {"save_steps": training["eval_steps"]} if "eval_steps" in training and strategy == "steps" else {}
+    step = training.get("eval_steps", training.get("save_steps"))
+    default = "epoch" if step is None else "steps"
+    strategy = training.get("eval_strategy", training.get("save_strategy", default))
+    strategy = default if strategy == "best" else strategy  # which says when to save, not when to evaluate
+    steps = {"eval_steps": step, "save_steps": step} if step is not None and strategy == "steps" else {}
     return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
 
 

@@ -46,7 +46,7 @@ MOST_NUMBERS = 10  # whole ones that are classes, in a column of another name
 LONGER = 4  # times the words of the next column: the text
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
-_DATE = re.compile(r"(\d{4}-\d\d?-\d\d?|\d\d?[./]\d\d?[./]\d{2,4}).*")
+_DATE = re.compile(r"(\d{4}[-./]\d\d?[-./]\d\d?|\d\d?[-./]\d\d?[-./]\d{2,4}).*")
 _NO_LABEL = re.compile(r"(.*[\W_])?(id|idx|index|date|time|timestamp|year|url)", re.IGNORECASE)
 
 
@@ -135,9 +135,7 @@ class Column:
         """Whether a model may learn to say these values."""
         if self.holds == "spans" or self.names:
             return True
-        if self.is_vector:
-            return False
-        if _NO_LABEL.fullmatch(self.name) or self.matches(_DATE):
+        if self.is_vector or _NO_LABEL.fullmatch(self.name) or self.matches(_DATE):
             return False
         number = self.matches(_WHOLE) and self.name.casefold() not in NAMES["label"]
         if self.holds == "score":
@@ -208,7 +206,9 @@ def guess(table: Table, texts: Sequence[str], labels: Sequence[str], task: str |
         if name not in table:
             option = "text" if name in texts else "label"
             raise _unclear(f"no column {beginning(name, 60)}", table.values(), option)
-    marks = [column for name, column in table.items() if column.is_mark and name not in texts]
+    marks = [
+        column for name, column in table.items() if column.is_mark and column.is_class and name not in texts
+    ]
     usual = _by_roles(table, ROLES["retrieval"], texts, None) or any(
         column.name.casefold() in NAMES["label"] for column in marks
     )

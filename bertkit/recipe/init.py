@@ -22,7 +22,7 @@ from bertkit.errors import UserError
 from bertkit.files import read_json
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.guess import NAMES, Column, Guess, guess, length
-from bertkit.recipe.recipe import Recipe, parse_data_spec, parse_layout
+from bertkit.recipe.recipe import Recipe, parse_data_spec
 from bertkit.recipe.yaml import parse, written
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import Json, counted, json_line
@@ -118,7 +118,7 @@ def init(
     ['task: text-classification', 'text: text, median 3 words', 'label: label, 2 values']
     """
     section, rows = data_section(data)
-    section |= parse_layout(layout).model_dump(exclude_unset=True, exclude={"source"})
+    section |= parse_data_spec({"source": "-"}, layout).model_dump(exclude_unset=True, exclude={"source"})
     section |= store_rows(rows) if rows else {}
     if "columns" in section:
         raise UserError("data.columns", "init chooses the columns", "Name them: text=…, label=….")

@@ -85,6 +85,8 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
     hub = facts.recipe.hub
     results = facts.results
     name = repo_id or (hub.repo_id if hub else None)
+    model = name or PLACEHOLDER
+    usage = usage_of(facts)
     # The page is Markdown: these filters of the template escape what comes from the data, not Jinja's
     # autoescape.
     markdown = library().overlay(autoescape=False, lstrip_blocks=False, keep_trailing_newline=True)
@@ -103,7 +105,9 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
         warnings=[finding for finding in report_sections.of_scores(facts) if finding.level != "note"],
         hub_source=hub_id(facts.recipe.data.source),
         limits=list(_limits(facts)),
-        **_usage(facts, name or PLACEHOLDER),
+        plain=usage.plain.replace(PLACEHOLDER, model),
+        ours=f'import bertkit\n\nbertkit.load("{model}")({usage.arguments})',
+        adds=usage.adds,
     )
     return printable(text)
 
@@ -195,13 +199,6 @@ def usage_of(facts: Facts) -> Usage:
     """How the card shows the model in use."""
     task = get_task(facts.task)
     return task.usage_of(task.Options.model_construct(**facts.options))
-
-
-def _usage(facts: Facts, name: str) -> dict[str, str]:
-    """Code with plain libraries, code with bertkit, and what bertkit adds."""
-    usage = usage_of(facts)
-    ours = f'import bertkit\n\nbertkit.load("{name}")({usage.arguments})'
-    return {"plain": usage.plain.replace(PLACEHOLDER, name), "ours": ours, "adds": usage.adds}
 
 
 def _limits(facts: Facts) -> Iterator[str]:

@@ -13,11 +13,11 @@ from bertkit.explanations.targets import targets_of
 from bertkit.files import write_json
 from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.mistakes import DISTANCES, mistakes
+from bertkit.report.mistakes import DISTANCES, confidence, mistakes
 from bertkit.report.rankings import is_ranked, queries
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks.base import Task
-from bertkit.text import Json, Record
+from bertkit.text import Json
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
     answered = range(1, len(facts.rows) + 1) if first is None else first
     right = [*sorted(set(answered).difference(numbers)), *reversed(numbers[near:])]
     if not by_distance:
-        right.sort(key=lambda number: -_confidence(facts.rows[number - 1]["answer"]))
+        right.sort(key=lambda number: -confidence(facts, facts.rows[number - 1]["answer"]))
 
     def example(number: int, gold: str = "") -> Example:
         if first is None:
@@ -118,16 +118,6 @@ def _spread(examples: Iterable[T], label: Callable[[T], str]) -> list[T]:
         ranked.append((seen[label(example)], example))
         seen[label(example)] += 1
     return [example for _, example in sorted(ranked, key=lambda pair: pair[0])]
-
-
-def _confidence(answer: Record) -> float:
-    """How confident the model was; of several decisions, in the least confident one."""
-    if "labels" in answer:
-        return float(min(max(score, 1 - score) for score in answer["scores"].values()))
-    if "words" in answer:
-        decisions = answer.get("entities", answer["words"])
-        return float(min((decision["score"] for decision in decisions), default=0.0))
-    return 0.0 if answer.get("answer") == "" else float(answer.get("score", 0.0))
 
 
 def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[Json], int]:

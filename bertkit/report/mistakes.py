@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from bertkit.data import tagging
 from bertkit.data.units import text_of
 from bertkit.data.word_spans import Places, gold_entities
+from bertkit.evaluation.similarity import MIDDLE
 from bertkit.evaluation.squad_metrics import Rule, rule_of
 from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row
 from bertkit.report.rankings import Query, is_ranked, queries, target
 from bertkit.tasks import get_task
-from bertkit.text import character_start
+from bertkit.text import Record, character_start
 
 MAX_MISTAKES = 50  # that a report lists, beside those of other confusions
 MAX_CONFUSIONS = 150  # with more, gold and answer are texts rather than labels
@@ -142,9 +143,8 @@ def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
     gold = label_of(facts, row["label"])
     answer = row["answer"]
     predicted = answer["label"] or NONE
-    return (
-        Mistake(number, gold, predicted, answer["score"], _texts(facts, row)) if predicted != gold else None
-    )
+    sure = confidence(facts, answer)
+    return Mistake(number, gold, predicted, sure, _texts(facts, row)) if predicted != gold else None
 
 
 def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
@@ -295,7 +295,20 @@ def _pairs(facts: Facts) -> Mistakes:
         return _ranks_apart(facts)
     if "positive" in facts.rows[0]:
         return _by_row(facts, OUTRANKED, _outranked)
-    return _by_row(facts, "score", _label)
+    return _by_row(facts, "distance from the threshold", _label)
+
+
+def confidence(facts: Facts, answer: Record) -> float:
+    """How confident the model was; of several decisions, in the least confident one."""
+    if "labels" in answer:
+        return float(min(max(score, 1 - score) for score in answer["scores"].values()))
+    if "words" in answer:
+        decisions = answer.get("entities", answer["words"])
+        return float(min((decision["score"] for decision in decisions), default=0.0))
+    if "threshold" in facts.options and "label" in answer:  # a cosine
+        limit = facts.options["threshold"]
+        return abs(float(answer["score"]) - (MIDDLE if limit is None else limit))
+    return 0.0 if answer.get("answer") == "" else float(answer.get("score", 0.0))
 
 
 def _outranked(facts: Facts, number: int, row: Row) -> Mistake | None:

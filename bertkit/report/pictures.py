@@ -30,6 +30,7 @@ MARKS = "os^Dv*"
 MIN_POINTS = 3  # of a curve; with fewer, a sentence gives the values
 STYLE: Any = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a label may have dollars
     "font.family": "DejaVu Sans",
     "font.size": 10.5,
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),

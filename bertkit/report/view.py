@@ -124,10 +124,9 @@ class Run(run.Run):
             f"<p>{isolated(summary(facts))}</p>",
             pd.DataFrame(rows, columns=header).to_html(index=False, border=0),
         ]
-        findings = to_act_on(facts)
         parts += [
             f"<p><b>{finding.title}:</b> {isolated(finding.what)}. {isolated(finding.fix)}</p>"
-            for finding in findings
+            for finding in to_act_on(facts)
         ]
         report = self.folder / "report.html"
         if report.is_file():

@@ -86,7 +86,7 @@ def index(
     created.
 
     source: a run, folder or Hub id. store: a folder, or the URI of an object store. documents: a file of rows
-    with `id`, `text`, and any other columns. delete: ids.
+    with `id`, `text`, and any other columns. delete: one id or several.
     columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is
     written, such as `data.delimiter=";"`.
     Raises UserError, DataError, RecipeError and ModelError, before the model is loaded where possible.
@@ -94,6 +94,7 @@ def index(
     >>> bertkit.index("runs/retriever", "articles.store", "articles.jsonl").passages
     2
     """
+    delete = [delete] if isinstance(delete, str) else delete
     opened = Store.open(store) if delete else None
     encoder = None
     rows: Iterator[tuple[int, Json]] = iter(())

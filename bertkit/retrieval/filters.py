@@ -37,7 +37,7 @@ def parse_filter(conditions: Sequence[str], columns: Columns) -> Filter:
     Values are read by the type of their column. Raises DataError.
     """
     result = dict[str, dict[str, list[Any]]]()
-    for text in conditions:
+    for text in [conditions] if isinstance(conditions, str) else conditions:
         match = re.fullmatch(r"\s*(.+?)\s*(!=|>=|<=|=|>|<)\s*(.*)", text, re.DOTALL)
         if not match:
             raise DataError(

@@ -64,15 +64,17 @@ def mine(
     folder = Path(data)
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
-        what = f"count must be at least 1 (found {count}), skip at least 0 (found {skip})"
-        raise DataError("", what)
+        raise DataError(f"count must be at least 1 (found {count}), skip at least 0 (found {skip})")
     beir = read_beir(folder)
     model = dual_encoder(fspath(source))
     if split not in beir.qrels:
         what = f"no split {split!r}{did_you_mean(split, beir.qrels)}"
         raise DataError(folder, what, f"Splits: {', '.join(beir.qrels)}.")
-    judged = beir.qrels[split]
     texts = {name: text for name, text in beir.corpus.items() if text}
+    judged = beir.qrels[split]
+    for grades in judged.values():  # an empty document answers nothing
+        for name in grades.keys() - texts.keys():
+            del grades[name]
     # A text that answers does so under any id. A query that is itself a document is not its own negative.
     answers = [set(map(texts.__getitem__, _relevant(grades))) for grades in judged.values()]
     same = Counter(texts.values())

@@ -17,10 +17,7 @@ from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.passages import Window
 from bertkit.tasks.vector_task import VectorOptions
 from bertkit.text import short_repr
-from bertkit.vectors.cache import Vectors, cached
-
-Encode = Callable[[Sequence[str]], Vectors]
-"""Texts -> float32 (texts, size), of unit length; it prepends the model's prefix."""
+from bertkit.vectors.cache import Encode, Vectors, cached
 
 OVERLAP = 8  # neighbouring passages share an eighth of their tokens
 
@@ -41,7 +38,7 @@ class DualEncoder:
     size: int  # of a vector
     window: Window  # of a passage
     tokenizer: PreTrainedTokenizerBase
-    encode_documents: Encode
+    encode_documents: Encode  # as vectors of unit length
     encode_queries: Encode
 
 

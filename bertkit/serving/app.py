@@ -124,7 +124,7 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
     async def model(name: str) -> Json:
         if name != service.model:
             what = "there is no model of this name; GET /v1/models names the one that answers"
-            raise Refused(404, what, "Validation")
+            raise Refused(404, what)
         return service.openai_model()
 
     @app.get("/metrics", summary="Metrics in Prometheus's text format")
@@ -137,7 +137,7 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
 
 
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
-    name = service.task.name
+    absent = f"a model for {service.task.name} does not answer {{}}"
     summary = "Answers to rows, in their order"
     _add_path(app, "/predict", service.predict, *service.predict_types(), summary, service.example)
     _add_path(
@@ -151,14 +151,14 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
     for path, shapes in SHAPES.items():
         shape = shapes.get(service.task.pipeline)
         if shape is None:
-            _refuse(app, path, f"a model for {name} does not answer {path}")
+            _refuse(app, path, absent.format(path))
         else:
             _add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
     if service.task.gives("vector"):
         summary = "Vectors of texts, for OpenAI clients"
         _add_path(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     else:
-        _refuse(app, "/v1/embeddings", f"a model for {name} does not answer /v1/embeddings")
+        _refuse(app, "/v1/embeddings", absent.format("/v1/embeddings"))
     if service.store is None:
         _refuse(app, "/search", "there is no store: start the server with one")
     else:
@@ -210,7 +210,7 @@ def _error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, RequestValidationError):
         error = _validation(error, request.scope["endpoint"].__annotations__["body"])
     elif isinstance(error, DataError) and not isinstance(error, StoreError):
-        error = Refused(422, str(error), "Validation")
+        error = Refused(422, str(error))
     elif isinstance(error, UserError):
         error = Refused(500, str(error), "Backend")
     elif isinstance(error, HTTPException):
@@ -223,9 +223,9 @@ def _validation(error: RequestValidationError, body_type: Any) -> Refused:
     """Where a body of this type is wrong, and how; without what it holds."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return Refused(400, f"not JSON: {first['ctx']['error']} (character {first['loc'][-1]})", "Validation")
+        return Refused(400, f"not JSON: {first['ctx']['error']} (character {first['loc'][-1]})")
     lines = dict.fromkeys(_line(detail, error.body, body_type) for detail in error.errors()[:10])
-    return Refused(422, "\n".join(lines), "Validation")
+    return Refused(422, "\n".join(lines))
 
 
 def _line(error: Record, body: Any, body_type: Any) -> str:

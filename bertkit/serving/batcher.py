@@ -8,7 +8,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Self, TypeVar
@@ -122,8 +122,8 @@ class Batcher:
         return job.answers
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call a function in the model's thread: tokenizers are not thread-safe. Raises as `guarded`."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, guarded, function)
+        """Call a function in the model's thread: tokenizers are not thread-safe. Raises as `in_time`."""
+        return await in_time(self._limits.timeout, self._thread, function)
 
     async def _run(self) -> None:
         try:
@@ -206,6 +206,15 @@ class Batcher:
             return [], error
         finally:
             self._metrics.model_seconds.observe(time.perf_counter() - started)
+
+
+async def in_time(seconds: float, thread: Executor, function: Callable[[], T], what: str = "the model") -> T:
+    """What the function returns in a thread. Raises as `guarded`, and Refused: 504 if it is late."""
+    try:
+        async with asyncio.timeout(seconds):  # the time that it waits for the thread included
+            return await asyncio.get_running_loop().run_in_executor(thread, guarded, function, what)
+    except TimeoutError:
+        raise Refused(504, f"{what} did not end in time", "Backend", RETRY) from None
 
 
 def guarded(function: Callable[[], T], what: str = "the model") -> T:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Those of text-embeddings-inference, and Unauthorized.
-Kind = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty", "Unauthorized"]
+Kind = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Empty", "Unauthorized"]
 RETRY = {"Retry-After": "1"}  # seconds
 
 
@@ -23,19 +23,12 @@ class Limits:
     payload_limit: int = 2_000_000  # bytes of a body
     timeout: float = 30  # seconds to read a body, and again to answer it
 
-    def require_count(self, count: int, name: str) -> None:
-        """Raises Refused where a request has more rows than are allowed. name: of the field that holds
-        them.
-        """
-        if count > (limit := self.max_client_batch_size):
-            raise Refused(413, f"`{name}` has {count} items; {limit} are allowed", "Validation")
-
 
 class Refused(Exception):
     """A request that is answered with an error. headers: of the response."""
 
     def __init__(
-        self, status: int, message: str, kind: Kind, headers: Mapping[str, str] | None = None
+        self, status: int, message: str, kind: Kind = "Validation", headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.status = status

@@ -69,6 +69,8 @@ class LimitsMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # answered like GET; uvicorn leaves the body out
+            scope = {**scope, "method": "GET"}
         started = time.perf_counter()
         status = 0
         headers = Headers(scope=scope)
@@ -112,7 +114,7 @@ class LimitsMiddleware:
         return self._post_error(headers) if scope["method"] == "POST" else None
 
     def _authorized(self, scope: Scope, headers: Headers) -> bool:
-        if self.api_key is None or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
+        if self.api_key is None or (scope["path"] in OPEN and scope["method"] == "GET"):
             return True
         parts = headers.get("authorization", "").partition(" ")
         key = parts[2].encode("latin-1")
@@ -128,12 +130,12 @@ class LimitsMiddleware:
         if self.free.locked():
             return Refused(429, "too many concurrent requests", "Overloaded", RETRY)
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return Refused(415, "send JSON, with the header Content-Type: application/json", "Validation")
+            return Refused(415, "send JSON, with the header Content-Type: application/json")
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            return Refused(415, "send the body as it is: compressed bodies are not accepted", "Validation")
+            return Refused(415, "send the body as it is: compressed bodies are not accepted")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.limits.payload_limit:
-            return Refused(413, self._too_large, "Validation")
+            return Refused(413, self._too_large)
         return None
 
     @property
@@ -175,7 +177,7 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Refused(499, "the client disconnected", "Validation")
+            raise Refused(499, "the client disconnected")
         return task.result()
     finally:
         task.cancel()

@@ -121,7 +121,7 @@ def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[Js
     words = strategy == "none" or (strategy is None and "entities" not in answer)
     if not words and "entities" not in answer:
         what = "parameters.aggregation_strategy: this model's labels of words form no entities; send none"
-        raise Refused(422, what, "Validation")
+        raise Refused(422, what)
     ignored = body.parameters.ignore_labels
     if words:
         return [
@@ -157,7 +157,7 @@ def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]
     mask = str(task.tokenizer.mask_token)
     parts = replace_surrogates(body.inputs).split(mask)
     if not (masks := answers[0].get("masks")):
-        raise Refused(422, f"`inputs`: no {mask} within the model's {task.max_length} tokens", "Validation")
+        raise Refused(422, f"`inputs`: no {mask} within the model's {task.max_length} tokens")
 
     def filled(place: int, guess: Answer) -> Json:
         before = mask.join(parts[:place])

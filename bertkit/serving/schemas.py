@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Source
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
-from bertkit.serving.limits import Limits
 from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm
 from bertkit.text import Json, short_repr
@@ -33,7 +33,6 @@ class RowReader:
 
     task: Task
     columns: Mapping[str, Source]  # canonical column -> column of the user's rows
-    limits: Limits
 
     @property
     def annotation(self) -> Any:
@@ -63,19 +62,17 @@ class RowReader:
     def read(self, body: object) -> list[Row]:
         """Rows of a request, in canonical columns.
 
-        Raises DataError with row numbers and columns, and Refused for more rows than are allowed, before they
-        are read.
+        Raises DataError with row numbers and columns.
         """
         if not isinstance(body, list):
             raise DataError("rows", f"expected a list, found {short_repr(body)}", "Send a list of rows.")
         if not body:
             return []
-        self.limits.require_count(len(body), "rows")
         try:
             columns = read_inputs(body, self.task.schema, self.task.inputs, self.columns)
         except DataError as error:  # its fixes are for the command line
             raise DataError(problem._replace(fix="") for problem in error.problems) from None
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return [*Columns(columns)]
 
     def key(self, rows: Sequence[Row]) -> Hashable | None:
         """Rows with equal keys may share a call; None where answers depend on the other rows of the call."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Discriminator, Tag
 
@@ -17,8 +17,8 @@ from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
 from bertkit.inference.predictor import Predictor
 from bertkit.serving import tei
-from bertkit.serving.batcher import Batcher, estimated_tokens, guarded
-from bertkit.serving.limits import RETRY, Limits, Refused
+from bertkit.serving.batcher import Batcher, estimated_tokens, in_time
+from bertkit.serving.limits import Limits, Refused
 from bertkit.serving.pipelines import Request
 from bertkit.serving.prometheus import Metrics
 from bertkit.serving.schemas import Row, RowReader, answer_type, described, list_of, schema
@@ -28,6 +28,7 @@ from bertkit.text import Json
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow
 
+T = TypeVar("T")
 Build = Callable[[], Any]  # builds the response; may be slow
 MAX_SEARCHES = 4  # at a time, late ones included, which LanceDB ends: it uses all cores for one
 
@@ -37,7 +38,7 @@ class Service:
 
     def __init__(self, predictor: Predictor, model: str, limits: Limits, store: Store | None = None) -> None:
         """model: its name for clients. store: what /search searches, made with this model."""
-        self.reader = RowReader(predictor.task, predictor.columns, limits)
+        self.reader = RowReader(predictor.task, predictor.columns)
         predictor = replace(predictor, columns={})  # the reader maps them
         self.predictor = predictor
         self.task = predictor.task
@@ -92,9 +93,13 @@ class Service:
     async def openai(self, body: tei.OpenAIRequest) -> Build:
         """/v1/embeddings: the same in OpenAI's format, with the number of tokens."""
         texts = list(map(replace_surrogates, tei.as_list(body.input)))
-        answers = await self._answers(tei.embed_rows(self.task, texts, None), "input")
-        ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
-        read = sum(min(len(tokens), self.task.max_length) for tokens in ids)
+        rows = tei.embed_rows(self.task, texts, None)
+        self._require_limits(rows, "input")
+        answers, encoded = await asyncio.gather(  # at once: the count waits for no other batch
+            self._answers(rows, "input"),
+            self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)),
+        )
+        read = sum(min(len(tokens), self.task.max_length) for tokens in encoded["input_ids"])
         return lambda: tei.openai_response(answers, body, self.model, read)
 
     async def search(self, body: SearchRequest) -> Build:
@@ -116,16 +121,9 @@ class Service:
         )
         return lambda: {"hits": hits if body.query is None else hits[0]}
 
-    async def _searched(self, find: Callable[[], Any]) -> Any:
-        """What the function returns in a thread for searches. Raises as `guarded`, and Refused: 504 if it is
-        late.
-        """
-        try:
-            async with asyncio.timeout(self.limits.timeout):  # the time that it waits for a thread included
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self.search_threads, guarded, find, "the search")
-        except TimeoutError:
-            raise Refused(504, "the search did not end in time", "Backend", RETRY) from None
+    def _searched(self, find: Callable[[], T]) -> Awaitable[T]:
+        """What the function returns in a thread for searches. Raises as `in_time`."""
+        return in_time(self.limits.timeout, self.search_threads, find, "the search")
 
     async def tokenize(self, body: tei.TokenizeRequest) -> Build:
         """/tokenize: the tokens of each text."""
@@ -145,11 +143,12 @@ class Service:
         """
         if not rows:
             raise Refused(400, f"`{name}` is empty", "Empty")
-        self.limits.require_count(len(rows), name)
+        if len(rows) > (most := self.limits.max_client_batch_size):
+            raise Refused(413, f"`{name}` has {len(rows)} items; {most} are allowed")
         for number, row in enumerate(rows, 1):
             if (tokens := estimated_tokens(row)) > (most := self.limits.max_batch_tokens):
                 what = f"`{name}`, item {number}: about {tokens:,} tokens; {most:,} are allowed"
-                raise Refused(413, what, "Validation")
+                raise Refused(413, what)
             if name != "rows" and not any(row.values()):
                 raise Refused(400, f"`{name}`, item {number}: an empty text", "Empty")
 

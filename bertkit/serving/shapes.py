@@ -23,8 +23,8 @@ class Shape(NamedTuple):
     summary: str
     request: Any
     response: Any
-    rows: Callable[[Task, Any], list[Row]]
     respond: Callable[[Task, Any, list[Answer]], Any]
+    rows: Callable[[Task, Any], list[Row]] = lambda task, body: [{"text": body.inputs}]
     field: str = "inputs"  # that holds the rows
     tokenizes: bool = False  # does `respond` use the tokenizer?
 
@@ -34,43 +34,41 @@ CLASSIFY = Shape(
     "Labels of texts or pairs, most probable first",
     tei.ClassifyRequest,
     _labels | list_of(_labels),
-    tei.classify_rows,
     tei.classified,
+    tei.classify_rows,
 )
 EMBED = Shape(
     "Vectors of texts",
     tei.EmbedRequest,
     list[list[float]],
-    lambda task, body: tei.embed_rows(task, tei.as_list(body.inputs), body.prompt_name),
     lambda task, body, answers: tei.vectors(answers, body.normalize, body.dimensions).tolist(),
+    lambda task, body: tei.embed_rows(task, tei.as_list(body.inputs), body.prompt_name),
 )
 RERANK = Shape(
     "Texts, best first",
     tei.RerankRequest,
     list_of(tei.Rank),
-    lambda task, body: [{"query": body.query, "document": text} for text in body.texts],
     lambda task, body, answers: tei.ranks(answers, body, task.options.activation or "sigmoid"),
+    lambda task, body: [{"query": body.query, "document": text} for text in body.texts],
     field="texts",
 )
 TAG = Shape(
     "Entities of a text, or its words with their tags",
     pipelines.TokenRequest,
     list_of(pipelines.TokenOutput) | list_of(pipelines.EntityOutput),
-    lambda task, body: [{"text": body.inputs}],
     pipelines.tokens,
 )
 ANSWER = Shape(
     "The answer to a question",
     pipelines.QuestionRequest,
     pipelines.AnswerOutput | list_of(pipelines.AnswerOutput),
-    lambda task, body: [dict(body.inputs)],
     pipelines.spans,
+    lambda task, body: [dict(body.inputs)],
 )
 FILL = Shape(
     "Tokens for the masks of a text",
     pipelines.MaskRequest,
     list_of(pipelines.MaskOutput) | list_of(list_of(pipelines.MaskOutput)),
-    lambda task, body: [{"text": body.inputs}],
     pipelines.fills,
     tokenizes=True,
 )
@@ -78,7 +76,6 @@ GENERATE = Shape(
     "A text generated from a text",
     pipelines.GenerationRequest,
     list_of(pipelines.GeneratedOutput),
-    lambda task, body: [{"text": body.inputs}],
     pipelines.generated,
 )
 
@@ -120,9 +117,7 @@ class SearchRequest(pipelines.Request):
         """The queries. Raises Refused where their documents are too many."""
         texts = self.queries if self.query is None else [self.query]
         if len(texts or ()) * self.top_k > MAX_HITS:
-            raise Refused(
-                413, f"`top_k` documents for each query: more than {MAX_HITS:,} in all", "Validation"
-            )
+            raise Refused(413, f"`top_k` documents for each query: more than {MAX_HITS:,} in all")
         return texts or []
 
 

@@ -156,9 +156,7 @@ def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None =
     """`(texts, size)` fp32, of the first `dimensions` numbers. Raises Refused where there are not as many."""
     table = np.array([answer["vector"] for answer in answers], dtype=np.float32)
     if dimensions is not None and dimensions > table.shape[1]:
-        raise Refused(
-            422, f"dimensions: {dimensions}; the model's vectors have {table.shape[1]}", "Validation"
-        )
+        raise Refused(422, f"dimensions: {dimensions}; the model's vectors have {table.shape[1]}")
     table = table[:, :dimensions]
     return unit(table) if normalize else table
 
@@ -229,7 +227,7 @@ def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
     activation = FUNCTIONS.get(task.kind, "none")
     if wanted not in (None, activation):
         what = f"parameters.function_to_apply: this model's is {activation}; it cannot be changed"
-        raise Refused(422, what, "Validation")
+        raise Refused(422, what)
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     items = inputs if _is_batch(inputs) else [inputs]
     size = 2 if task.options.pair else 1
@@ -240,7 +238,7 @@ def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
                 if size == 2
                 else "single texts: text, or [[text], …]"
             )
-            raise Refused(422, f"input {number} has {len(item)} texts; the model reads {reads}", "Validation")
+            raise Refused(422, f"input {number} has {len(item)} texts; the model reads {reads}")
     return [{"text": i[0]} if len(i) == 1 else {"text_a": i[0], "text_b": i[1]} for i in items]
 
 
@@ -266,7 +264,7 @@ def refuse_truncated(answers: Sequence[Answer], request: Request | None, max_len
     if cut and isinstance(request, _Truncatable) and request.truncate is False:
         numbers = ", ".join(map(str, cut[:10])) + (", …" if len(cut) > 10 else "")
         what = f'input {numbers}: longer than the model\'s {max_length} tokens, and "truncate" is false'
-        raise Refused(413, what, "Validation")
+        raise Refused(413, what)
 
 
 def model_type(task: Any) -> Json:

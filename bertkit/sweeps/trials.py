@@ -17,7 +17,7 @@ from functools import reduce
 from math import isfinite
 from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from optuna import Study, TrialPruned, create_study, load_study
@@ -35,6 +35,7 @@ from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sweeps.space import Space, brief, contains, decoded, suggest
 from bertkit.text import Json, Record
+from bertkit.training.job import prepare_job
 from bertkit.training.train import train
 
 logger = logging.getLogger(__name__)
@@ -60,14 +61,6 @@ class PruningCallback(TrainerCallback):
                 self.trial.report(score, sum(self.name in event for event in state.log_history))
         if self.trial.should_prune():
             raise TrialPruned
-
-
-class Result(NamedTuple):
-    """What became of a trial. facts: what `outcome` says besides score and state."""
-
-    score: float | None
-    state: TrialState
-    facts: Json
 
 
 @dataclass(frozen=True)
@@ -96,10 +89,7 @@ class Search:
                 return
             else:
                 trial = self._next(number, history)
-                result = self._result(trial, history)
-                for name, value in result.facts.items():
-                    trial.set_user_attr(name, value)
-                self.study.tell(trial, result.score, result.state)
+                self.study.tell(trial, *self._result(trial, history))
                 self._delete_weights(number)
                 done = self.finished()[-1]
                 names = [
@@ -136,7 +126,7 @@ class Search:
             return Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study, number))
         return self.study.ask()
 
-    def _result(self, trial: Trial, history: list[FrozenTrial]) -> Result:
+    def _result(self, trial: Trial, history: list[FrozenTrial]) -> tuple[float | None, TrialState]:
         """Propose the trial's values and train it."""
         base = self._base_values()
         for key, distribution in self.space.items():
@@ -145,23 +135,27 @@ class Search:
         complete = (earlier for earlier in history if earlier.state == TrialState.COMPLETE)
         same = [earlier for earlier in complete if earlier.params == trial.params]
         if same and trial.number:  # training it again would give the same score
-            return Result(same[0].value, TrialState.COMPLETE, {"same_as": same[0].number})
+            trial.set_user_attr("same_as", same[0].number)
+            return same[0].value, TrialState.COMPLETE
         folder = self._trial_folder(trial.number)
         callback = PruningCallback(trial, self.metric)
         try:
             run = train_or_resume(self.recipe(self.changes(trial)), folder, callback)
         except TrialPruned:
-            return Result(None, TrialState.PRUNED, {})
-        except (DataError, ModelError):
-            raise
+            return None, TrialState.PRUNED
+        except (DataError, ModelError) as error:
+            if not trial.number or (folder / "recipe.yaml").is_file():
+                raise
+            prepare_job(self.base)  # raises what would stop any trial
+            return _failed(trial, str(error))
         except (UserError, torch.OutOfMemoryError) as error:
             if not trial.number:
                 raise
-            return Result(None, TrialState.FAIL, {"why": str(error)})
+            return _failed(trial, str(error))
         score = run.results["seeds"][0]["headline"]
         if score is None:
-            return Result(None, TrialState.FAIL, {"why": f"its {self.metric} is undefined"})
-        return Result(score, TrialState.COMPLETE, {})
+            return _failed(trial, f"its {self.metric} is undefined")
+        return score, TrialState.COMPLETE
 
     def _base_values(self) -> Json:
         """The base recipe's value of each key, as optuna stores it, where it has one that is in the space."""
@@ -179,6 +173,11 @@ class Search:
     def _delete_weights(self, number: int) -> None:
         for name in ("checkpoints", "model", "adapter"):
             shutil.rmtree(self._trial_folder(number) / name, ignore_errors=True)
+
+
+def _failed(trial: Trial, why: str) -> tuple[None, TrialState]:
+    trial.set_user_attr("why", why)
+    return None, TrialState.FAIL
 
 
 def outcome(trial: FrozenTrial, metric: str) -> str:

@@ -17,6 +17,7 @@ from bertkit.data.schema import Answer, Schema
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
+from bertkit.sections import Positive, Text, Texts
 from bertkit.tasks.base import OptionValues
 from bertkit.text import repeated
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig
 
-Name = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
+Temperature = Annotated[float, Field(ge=1e-3)] | None
+Range = Annotated[list[float], Field(min_length=2, max_length=2)] | None
 
 
 def _from_pairs(value: Any) -> Any:
@@ -40,14 +42,14 @@ def _as_pairs(labels: Any) -> Any:
 
 
 Labels = Annotated[
-    Annotated[list[Name], Field(min_length=1)] | Annotated[dict[str, Name], Field(min_length=1)] | None,
+    Texts | Annotated[dict[str, Text], Field(min_length=1)] | None,
     BeforeValidator(_from_pairs),
     PlainSerializer(_as_pairs, when_used="json"),
 ]
 EXTREME = 3.0  # times the deviation that the quartiles say, beyond which extreme targets make it useless
 QUARTILES = 1.349  # the distance of a normal distribution's quartiles, in standard deviations
 HIGHEST_WEIGHT = 100.0  # of the positive rows of a label, where there are several: fewer than 1 % positives
-Weights = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
+Weights = Literal["auto"] | dict[str, Positive]
 
 
 def flat_labels(rows: Dataset, column: str) -> Iterator[str]:
@@ -195,8 +197,9 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
         )
     if wanted is None:
         return {value: value for value in values}
-    names = ", ".join(wanted) + (f" (or 0 to {len(wanted) - 1})" if isinstance(wanted, list) else "")
+    names = ", ".join(wanted)
     if isinstance(wanted, list):
+        names += f" (or 0 to {len(wanted) - 1})"
         if set(values) <= set(wanted):
             return {name: name for name in wanted}
         wanted = {str(index): name for index, name in enumerate(wanted)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
@@ -182,8 +182,8 @@ class Pretraining(Task[PretrainingOptions]):
         """Pairs with masks, sampled by (seed, epoch), at the highest share of a schedule; alike in all
         evaluations.
         """
-        masking = self._training_masking if draw else self._masking
-        return masking(features, indices, *(draw or (0, 0)))
+        evaluating, training = self._masking
+        return (training if draw else evaluating)(features, indices, *(draw or (0, 0)))
 
     def scheduled(self, batch: Batch, progress: float) -> Batch:
         """Fewer tokens masked, by the schedule of `mask_probability`."""
@@ -195,16 +195,13 @@ class Pretraining(Task[PretrainingOptions]):
         assert self._masking
 
     @cached_property
-    def _masking(self) -> Masking:
-        """The random part of an example, as in evaluation."""
-        fields = self.options.model_dump(include={"nsp", "whole_word"})
-        return Masking(self.tokenizer, mask_probability=self._mask_rates[1], **fields)
-
-    @cached_property
-    def _training_masking(self) -> Masking:
+    def _masking(self) -> tuple[Masking, Masking]:
+        """The random part of an example, in evaluation and in training."""
         start, end = self._mask_rates
         fields = self.options.model_dump(include={"nsp", "whole_word"})
-        return Masking(self.tokenizer, mask_probability=max(start, end), keep_order=start != end, **fields)
+        masking = partial(Masking, self.tokenizer, **fields)
+        highest = masking(mask_probability=max(start, end), keep_order=start != end)
+        return masking(mask_probability=end), highest
 
     @property
     def _mask_rates(self) -> tuple[float, float]:

@@ -145,7 +145,6 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
             return
         queries = first_rows(rows, "query")
         documents = first_rows(rows, "document")
-        queries.pop("", None)
         query_vectors = self._vectors(rows, "query", list(queries.values()), predict)
         document_vectors = self._vectors(rows, "document", list(documents.values()), predict)
         yield from searched(rows, list(queries), list(documents), query_vectors, document_vectors)
@@ -176,7 +175,6 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         """Searches by random vectors, and by those of TF-IDF, learned on the split's own documents."""
         queries = first_rows(rows, "query")
         documents = first_rows(rows, "document")
-        queries.pop("", None)
         texts = [rows[list(queries.values())]["query"], rows[list(documents.values())]["document"]]
         vectors = {
             "random": baselines.random_vectors(texts),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from bertkit.data.columns import label_names
 from bertkit.data.on_disk import column_values
@@ -18,7 +18,7 @@ from bertkit.errors import DataError
 from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Predict
-from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels
+from bertkit.tasks.class_labels import Labelled, Labels, Range, as_targets, names_of, settle_labels
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, Usage, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 from bertkit.text import Json, escape_controls
@@ -55,7 +55,7 @@ class SentenceSimilarityOptions(VectorOptions):
     """null: cosent for `score` and `label`, multiple-negatives-ranking for `positive`."""
     labels: Labels = None
     """Two label names, or {value in the data: name}: the second means similar. null: from train."""
-    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    score_range: Range = None
     """cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."""
     threshold: float | None = None
     """Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, final, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final, get_args
 
 import numpy as np
 from pydantic import Field
@@ -26,7 +26,7 @@ from bertkit.models.encoder import Encoder, classifier, load_and_report
 from bertkit.models.untrusted import read_object
 from bertkit.tasks import class_labels
 from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Reduced, Task, TaskOptions
-from bertkit.tasks.class_labels import Labels, Probability, Weights
+from bertkit.tasks.class_labels import Labels, Probability, Range, Temperature, Weights
 from bertkit.tasks.fields import NUMBER, PIPELINE, READ, SCORE, AnswerForm, Decision, Key, Usage, form
 from bertkit.text import Record, escape_controls
 
@@ -96,7 +96,7 @@ class TextClassificationOptions(TaskOptions):
         "weights of a "
         "label's positive rows; auto: negatives / positives, at most 100.",
     )
-    temperature: Annotated[float, Field(ge=1e-3)] | None = None
+    temperature: Temperature = None
     """Softmax or sigmoid temperature. null: fitted on validation."""
     thresholds: Probability | dict[str, Probability] | None = Field(
         None,
@@ -110,7 +110,7 @@ class TextClassificationOptions(TaskOptions):
         "probable; "
         "below it the best other label is.",
     )
-    target_scale: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+    target_scale: Range = Field(
         None,
         description="regression: the mean and the standard deviation of the targets, which are learned as "
         "0 and 1. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 from pydantic import Field
@@ -21,6 +21,7 @@ from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
 from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Reduced, Task, TaskOptions
+from bertkit.tasks.class_labels import Range
 from bertkit.tasks.fields import NUMBER, Usage
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class TextRankingOptions(TaskOptions):
     """null: binary where targets are 0 and 1, else mse. listwise: over the documents of a query."""
     activation: Literal["sigmoid", "identity"] | None = None
     """From logits to scores, here and in CrossEncoder. null: sigmoid; for listwise, identity."""
-    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    score_range: Range = None
     """binary, mse: the targets that are learned as 0 and 1. null: minimum and maximum of train."""
     graded: bool | None = None
     """Are there targets other than 0 and 1? null: from train."""

@@ -24,6 +24,7 @@ from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
+from bertkit.sections import Text, Texts
 from bertkit.tasks import tags
 from bertkit.tasks.base import (
     Baselines,
@@ -36,7 +37,7 @@ from bertkit.tasks.base import (
     TaskOptions,
     predicted,
 )
-from bertkit.tasks.class_labels import Name, Weights, weight_tensor
+from bertkit.tasks.class_labels import Temperature, Weights, weight_tensor
 from bertkit.tasks.fields import PIPELINE, READ, SPAN, AnswerForm, Key, Usage, form
 from bertkit.text import counted
 
@@ -92,9 +93,9 @@ class TokenClassificationOptions(TaskOptions):
     """Each word by itself, or the sentence as a chain."""
     scheme: Literal["BIO", "BIOES", "none"] = "BIO"
     """Entities: the tags that the model learns; data are converted. none: a label for each word."""
-    labels: Annotated[list[Name], Field(min_length=1)] | None = None
+    labels: Texts | None = None
     """Types of entities, their tags from O on, or labels of words, in order. null: from train."""
-    tags: Annotated[list[Name], Field(min_length=2)] | None = None
+    tags: Annotated[list[Text], Field(min_length=2)] | None = None
     """Tags in the order of their ids. null: O, then those of each type in the scheme's order."""
     data_scheme: Literal["IO", "IOB1", "BIO", "BIOES"] | None = None
     """Of the data. null: inferred."""
@@ -109,7 +110,7 @@ class TokenClassificationOptions(TaskOptions):
     """Tokens that adjacent windows of a long sentence share."""
     class_weights: Weights | None = None
     """Of types and O, or labels. auto: as scikit-learn's `balanced`."""
-    temperature: Annotated[float, Field(ge=1e-3)] | None = None
+    temperature: Temperature = None
     """Of the tags' scores, transitions included. null: fitted on validation."""
     word_scores: bool = False
     """Each word has the `scores` of O and all types, or of all labels."""

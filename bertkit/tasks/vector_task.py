@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -12,11 +13,12 @@ from pydantic import Field
 
 from bertkit.data.on_disk import numbers
 from bertkit.data.rows import Columns
-from bertkit.data.schema import Answer
+from bertkit.data.schema import Answer, Finding, warn
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import CORRECT, read_object
+from bertkit.sections import Count
 from bertkit.tasks.base import Batch, OptionValues, Reduced, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
 from bertkit.text import Json, Record
@@ -47,7 +49,7 @@ class VectorOptions(TaskOptions):
     """Normalise vectors to length 1."""
     truncate_dim: int | None = Field(None, ge=1)
     """Keep the first numbers of each vector, after all of the above. null: all of them."""
-    dims: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
+    dims: Annotated[list[Count], Field(min_length=1)] | None = Field(
         None,
         description="Sizes, such as [384, 128]: the first numbers of vectors are learned and scored as "
         "vectors of "
@@ -155,6 +157,19 @@ class VectorTask(Task[V]):
         options = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
         return {**layout._asdict(), **options}, longest
 
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        """As for every task, with a warning where the encoder is that of a model with another layout."""
+        from bertkit.models.heads.vector_head import read_layout
+
+        yield from super().check(features, split)
+        folder = Path(self.tokenizer.name_or_path)
+        if split == "train" and (folder / "modules.json").is_file():
+            with suppress(ModelError):  # a layout that bertkit does not have
+                pooling, dense = read_layout(folder)[0][:2]
+                if (pooling, dense) != self.options.layout[:2]:
+                    what = f"the encoder is that of a model with pooling {pooling} and dense {dense}"
+                    yield warn(what, f"To go on from it, write  task: {{pooling: {pooling}, dense: {dense}}}")
+
     def describe(self) -> str:
         """The task in a few words, such as `mean pooling, dense 256, unit length`."""
         dense = f", dense {self.options.dense}" * (self.options.dense > 0)
@@ -224,7 +239,7 @@ class VectorTask(Task[V]):
         """The dense layer, where the model has it."""
         from bertkit.models.heads.vector_head import DENSE
 
-        return {f"{DENSE}/model": module for name, module in model.named_children() if name == "dense"}
+        return {f"{DENSE}/model": module for name, module in model.named_children() if name == "vector_dense"}
 
     def extra_files(self, model: Any) -> Record:
         """What sentence-transformers reads besides the model."""

@@ -370,7 +370,7 @@ def _settings(job: Job, folder: Path, seed: int) -> Json:
     recipe = job.recipe
     settings = {name: value for name, value in recipe.training.items() if name not in DECIDED}
     settings["auto_find_batch_size"] = False  # attachments/memory.py does it
-    device = best_device()
+    device = torch.device("cpu") if settings.get("use_cpu") else best_device()
     evaluates = "validation" in job.data.rows and recipe.training["eval_strategy"] != "no"
     defaults = {
         "output_dir": str(folder),

@@ -156,9 +156,8 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of one seed. Raises RecipeError where transformers refuses the arguments."""
     data = training_data(jobs, runners, args)
-    attachments = jobs.first.attachments
     try:
-        return Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock)
+        return Trainer(data, args, callbacks=callbacks, attachments=jobs.first.attachments, clock=clock)
     except (
         ImportError,
         RuntimeError,

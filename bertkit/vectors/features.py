@@ -175,7 +175,7 @@ def _reader(params: Features) -> LayerReader:
     device = best_device()
     layers = _layers(params.layers, config.num_hidden_layers)
     size = config.hidden_size * (len(layers) if params.combine == "concat" else 1)
-    limit = resolve_max_length(encoder, tokenizer, params.max_length)
+    limit = int(resolve_max_length(encoder, tokenizer, params.max_length))
     precision = params.precision or best_precision(device)
     return LayerReader(params, encoder, files, tokenizer, layers, size, limit, device, precision)
 

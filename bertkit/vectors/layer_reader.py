@@ -11,6 +11,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
+from bertkit.data.rows import Columns
 from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator, batches_by_length, mask_of, model_inputs
 from bertkit.encoding.texts import encode_texts
@@ -109,11 +110,10 @@ class LayerReader:
         import torch
 
         collate = Collator.of(self.tokenizer, {})
-        inputs = model_inputs(self.tokenizer, columns)
+        inputs = Columns(model_inputs(self.tokenizer, columns))
         batches = batches_by_length(columns["length"], self.batch_size, self.device.type == "cpu")
         for indices in progress(batches, "batch", len(batches)):
-            batch = collate({name: list(map(values.__getitem__, indices)) for name, values in inputs.items()})
-            batch = {name: values.to(self.device) for name, values in batch.items()}
+            batch = collate(inputs[indices.tolist()], self.device)
             with inference(self.device, self.precision):
                 states = self.model(**batch, output_hidden_states=True).hidden_states
             chosen = [states[layer].float() for layer in self.layers]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, Features
     from transformers import PreTrainedTokenizerBase
 
-RULES = 2  # version of sentences and packing: cached features of another version are not used
+RULES = 3  # version of sentences and packing: cached features of another version are not used
 DOCUMENTS = 64  # encoded at a time
 PER_PROCESS = 2_000  # documents for which another process is worth its start
 
@@ -100,7 +100,7 @@ class _Encoder:
         columns: dict[str, list[Any]] = {
             name: [] for name in ("row", "document", "input_ids", "sentences", "lost")
         }
-        cut = [[text] if self.mask in text else sentences(text) for text in texts]
+        cut = [[text] if self.mask in text else _spaced_sentences(text) for text in texts]
         every = [part for parts in cut for part in parts]
         encoded = iter(self.tokenizer.encode_batch_fast(every, add_special_tokens=False))
         for text, parts, row in zip(texts, cut, rows, strict=True):
@@ -128,6 +128,17 @@ class _Encoder:
             return []
         packed = pack(lengths, self.limit, self.pairs, self.short_sequences, document)
         return [(list(islice(ids, sum(chunk))), chunk) for chunk in packed]
+
+
+def _spaced_sentences(text: str) -> list[str]:
+    """The sentences, each with one blank before it where it has any: a byte-level token may begin with it."""
+    parts = []
+    end = 0
+    for sentence in sentences(text):
+        start = text.index(sentence, end)
+        parts.append(" " * (0 < end < start) + sentence)
+        end = start + len(sentence)
+    return parts
 
 
 def _schema() -> Features:

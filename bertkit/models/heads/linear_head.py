@@ -76,7 +76,7 @@ def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
     parts = dict(model.named_children())
     if not isinstance(head := parts.get("classifier"), LinearHead):
         return {}
-    dense = {f"{DENSE}/model": parts["dense"]} if head.layout.dense else {}
+    dense = {f"{DENSE}/model": parts["vector_dense"]} if head.layout.dense else {}
     return {**dense, f"{head_folder(head.layout)}/model": head}
 
 

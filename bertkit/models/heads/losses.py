@@ -78,11 +78,12 @@ def across_processes(part: Tensor) -> Tensor:
 
     padded = torch.cat([part, part.new_zeros(max(sizes) - len(part), *part.shape[1:])])
     gather: Any = all_gather
-    gathered = gather(padded) if part.is_floating_point() else _gathered(padded, len(sizes))
+    gathered = gather(padded) if part.is_floating_point() else all_gathered(padded, len(sizes))
     return torch.cat([rows[:size] for rows, size in zip(gathered, sizes, strict=True)])
 
 
-def _gathered(padded: Tensor, world: int) -> list[Tensor]:
+def all_gathered(padded: Tensor, world: int) -> list[Tensor]:
+    """This tensor of each of so many processes, by rank; it has the same shape in all."""
     parts = [torch.empty_like(padded) for _ in range(world)]
     torch.distributed.all_gather(parts, padded)
     return parts
@@ -93,7 +94,7 @@ def _sizes(rows: int, device: torch.device) -> tuple[list[int], int]:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return [rows], 0
     mine = torch.tensor([rows], device=device)
-    sizes = [int(size) for size in _gathered(mine, torch.distributed.get_world_size())]
+    sizes = [int(size) for size in all_gathered(mine, torch.distributed.get_world_size())]
     return sizes, torch.distributed.get_rank()
 
 

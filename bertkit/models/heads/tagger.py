@@ -117,7 +117,7 @@ def decode_tags(
     tags: Sequence[str],
     temperature: float,
     *,
-    plain: bool = False,
+    plain: bool,
 ) -> list[Tagged]:
     """The best tags of each sentence (Viterbi), and posteriors at this temperature (forward-backward).
 

@@ -84,14 +84,15 @@ def load_with_layout(encoder: Encoder, settings: Json, layout: Layout, *, new_he
     if "pooler" in dict(model.named_children()):
         model.pooler.requires_grad_(False)  # nothing reads it
     if layout.dense:
-        model.dense = Dense(model.config.hidden_size, layout)
+        # no name of the encoder's own layers, by which peft would find these
+        model.vector_dense = Dense(model.config.hidden_size, layout)
         if not new_head or (encoder.folder / DENSE).is_dir():
-            load_extra_module(encoder, f"{DENSE}/model", model.dense)
+            load_extra_module(encoder, f"{DENSE}/model", model.vector_dense)
 
     def vectors(module: Any, args: Any, kwargs: Record, outputs: Any) -> dict[str, Tensor]:
         pooled = pool(outputs.last_hidden_state, kwargs.get("attention_mask"), layout.pooling)
         with torch.autocast(pooled.device.type, enabled=False):
-            pooled = module.dense(pooled) if layout.dense else pooled
+            pooled = module.vector_dense(pooled) if layout.dense else pooled
             pooled = F.normalize(pooled, dim=-1) if layout.normalize else pooled
             return {"vectors": pooled[:, : layout.truncate_dim]}
 
