@@ -26,8 +26,9 @@ from bertkit.data.readers import read_rows
 from bertkit.retrieval.passages import Window
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
-from bertkit.retrieval.vector_models import DualEncoder, Encode, ModelFiles
+from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
 from bertkit.sections import DataSpec
+from bertkit.vectors.cache import Encode
 
 SIZE, CENTRES, TOP_K = 384, 1000, 10
 

@@ -158,7 +158,7 @@ class VectorTask(Task[V]):
         return {**layout._asdict(), **options}, longest
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        """As for every task, with a warning where the encoder is that of a model with another layout."""
+        """What every task checks, and whether the encoder was trained with another layout."""
         from bertkit.models.heads.vector_head import read_layout
 
         yield from super().check(features, split)
@@ -167,7 +167,7 @@ class VectorTask(Task[V]):
             with suppress(ModelError):  # a layout that bertkit does not have
                 pooling, dense = read_layout(folder)[0][:2]
                 if (pooling, dense) != self.options.layout[:2]:
-                    what = f"the encoder is that of a model with pooling {pooling} and dense {dense}"
+                    what = f"the encoder was trained with pooling {pooling} and dense {dense}"
                     yield warn(what, f"To go on from it, write  task: {{pooling: {pooling}, dense: {dense}}}")
 
     def describe(self) -> str:
