@@ -102,7 +102,8 @@ FILES = {  # file -> its text, the task and its columns
         {"text": "column2", "label": "column1"},
     ),
     "dates.csv": (
-        table("Received,Complaint,Department", "05-01-2024,the cat {n} sat,{side}"),
+        table("Received,Complaint,Department", "05-01-2024,the cat {n} sat,{side}", count=20)
+        + table("", "2024/01/06,a dog {n} ran,{side}"),
         CLASSIFICATION,
         {"text": "Complaint", "label": "Department"},
     ),
