@@ -197,7 +197,7 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder, tmp_path):
 
 
 def test_a_schedule_free_optimizer_is_scored_with_its_averages(tiny_encoder, tmp_path, monkeypatch):
-    """It holds other weights while it trains, as it is told by these two methods."""
+    """Its methods `train` and `eval` switch between the weights that it trains and their averages."""
     told = []
     for mode in ("train", "eval"):
         monkeypatch.setattr(AcceleratedOptimizer, mode, lambda _, mode=mode: told.append(mode))

@@ -491,7 +491,7 @@ def test_another_layout_than_that_of_the_model_that_is_trained_further_is_told(t
     for options, told in ((own, False), ({**own, "pooling": "mean"}, True)):
         task = replace(case, options=options).task(folder)
         fixes = [finding.fix for finding in task.check(task.encode(case.rows()), "train")]
-        assert ("To go on from it, write  task: {pooling: cls, dense: 6}" in fixes) == told
+        assert ("To keep them, write  task: {pooling: cls, dense: 6}" in fixes) == told
 
 
 def test_all_linear_adapts_every_layer_of_the_encoder_and_not_the_dense_layer(tiny_encoder):

@@ -668,11 +668,11 @@ def test_late_searches_stop_no_other_answer(room, predictor, monkeypatch):
         service.limits = Limits(timeout=0.5)  # of searches; the model has its time
         for _ in range(MAX_SEARCHES):
             late = said(searching, "/search", status=504, query="the cat")
-            assert late["error"] == "the search did not end in time"
+            assert late["error"] == "the search did not answer in time"
         assert all(busy.acquire(timeout=60) for _ in range(MAX_SEARCHES))
         assert (
             said(searching, "/search", status=504, query="the cat")["error"]
-            == "the search did not end in time"
+            == "the search did not answer in time"
         )
         assert not busy.acquire(blocking=False)
         assert said(searching, "/predict", rows=[{"text": "the cat"}])["answers"]

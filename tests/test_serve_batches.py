@@ -124,7 +124,7 @@ def test_too_late():
             (504, None),
             (503, {"Retry-After": "1"}),
         ]
-        with pytest.raises(Refused, match="the model did not end in time"):
+        with pytest.raises(Refused, match="the model did not answer in time"):
             await batcher.call(lambda: None)
         model.may.set()
         await batcher.call(lambda: None)  # after the call that was too late

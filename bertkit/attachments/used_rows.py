@@ -251,7 +251,7 @@ def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Te
     """
     ids = set()
     for task, features in features_by_task:
-        if task.schema.corpus:  # in which masks may be any token
+        if task.schema.corpus:  # masked tokens are also replaced by any others
             return torch.arange(rows)
         ids |= {*task.tokenizer.all_special_ids, int(fills(task.tokenizer, {})["input_ids"])}
         columns = features.select_columns(["input_ids"]).with_format("arrow")

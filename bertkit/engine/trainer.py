@@ -116,7 +116,7 @@ class Trainer(CheckpointTrainer):
     def _finalize_training(self, *args: Any, **named: Any) -> Any:
         for attachment in self.attachments:
             attachment.finish(self.model)
-        self.optimizer.eval()
+        self.optimizer.eval()  # without validation rows, `evaluate` has not
         if self.state.best_global_step:  # the folder may have another path than when it was written
             self.state.best_model_checkpoint = (
                 f"{self.args.output_dir}/checkpoint-{self.state.best_global_step}"

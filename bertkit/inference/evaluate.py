@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -245,20 +246,10 @@ def evaluate(
                 "is a run of several tasks, and each is scored on its own data",
                 f"Pass {source}/NAME, the run of one task.",
             )
-        return {
-            name: evaluate(
-                folder / name,
-                split=split,
-                overrides=overrides,
-                revision=revision,
-                task=task,
-                metrics=metrics,
-                rerank=rerank,
-                depth=depth,
-                by=by,
-            )
-            for name in names
-        }
+        of_task = partial(
+            evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
+        )
+        return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     if split is not None and isinstance(data, str | Path) and not Path(data).is_dir():
         raise RecipeError("`split` is a split of the run's data, `data` another file: pass only one of them")
     predictor = load(source, revision=revision, task=task)

@@ -246,8 +246,8 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
     changes: Json = {}
     if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:
-        of_run = {*LAYOUT} - {"sheet"}
-        changes = {name: DataSpec.model_fields[name].default for name in of_run}
+        reset = {*LAYOUT} - {"sheet"}  # the sheet stays that of the run
+        changes = {name: DataSpec.model_fields[name].default for name in reset}
     changes["missing_fields"] = "error"  # every row gets an answer
     changes |= {name: getattr(layout, name) for name in layout.model_fields_set - {"source"}}
     return spec.model_copy(update=changes)

@@ -214,7 +214,7 @@ async def in_time(seconds: float, thread: Executor, function: Callable[[], T], w
         async with asyncio.timeout(seconds):  # the time that it waits for the thread included
             return await asyncio.get_running_loop().run_in_executor(thread, guarded, function, what)
     except TimeoutError:
-        raise Refused(504, f"{what} did not end in time", "Backend", RETRY) from None
+        raise Refused(504, f"{what} did not answer in time", "Backend", RETRY) from None
 
 
 def guarded(function: Callable[[], T], what: str = "the model") -> T:

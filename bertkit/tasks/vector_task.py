@@ -168,7 +168,7 @@ class VectorTask(Task[V]):
                 pooling, dense = read_layout(folder)[0][:2]
                 if (pooling, dense) != self.options.layout[:2]:
                     what = f"the encoder was trained with pooling {pooling} and dense {dense}"
-                    yield warn(what, f"To go on from it, write  task: {{pooling: {pooling}, dense: {dense}}}")
+                    yield warn(what, f"To keep them, write  task: {{pooling: {pooling}, dense: {dense}}}")
 
     def describe(self) -> str:
         """The task in a few words, such as `mean pooling, dense 256, unit length`."""

@@ -84,7 +84,7 @@ def load_with_layout(encoder: Encoder, settings: Json, layout: Layout, *, new_he
     if "pooler" in dict(model.named_children()):
         model.pooler.requires_grad_(False)  # nothing reads it
     if layout.dense:
-        # no name of the encoder's own layers, by which peft would find these
+        # peft finds modules by the end of their name: `dense` would be layers of the encoder too
         model.vector_dense = Dense(model.config.hidden_size, layout)
         if not new_head or (encoder.folder / DENSE).is_dir():
             load_extra_module(encoder, f"{DENSE}/model", model.vector_dense)
