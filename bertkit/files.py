@@ -47,7 +47,10 @@ def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path)
+    for abandoned in path.parent.glob(f".{escape(path.name)}.*.writing"):
+        with suppress(OSError):
+            if time.time() - abandoned.stat().st_mtime > ABANDONED:
+                abandoned.unlink()
     aside = path.with_name(f".{path.name}.{token_hex(4)}.writing")
     try:
         with errors_naming(path):
@@ -96,14 +99,6 @@ def errors_naming(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove the files aside of this one that no process has written to for a day."""
-    for aside in path.parent.glob(f".{escape(path.name)}.*.writing"):
-        with suppress(OSError):
-            if time.time() - aside.stat().st_mtime > ABANDONED:
-                aside.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

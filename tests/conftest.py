@@ -1,7 +1,5 @@
 """Offline, deterministic, and with models that are built here in memory."""
 
-from __future__ import annotations
-
 import logging
 import os
 import runpy
@@ -196,13 +194,10 @@ def _kept(room, encoder, *overrides):
     """The run of the small recipe with these overrides, in this folder, which has to stay as it is."""
     import small
 
-    from bertkit.files import sha256
-
     run = small.trained(room, encoder, *overrides)
-    before = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}
+    before = small.files(room)
     yield run
-    after = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}
-    assert after == before, "a test changed the run that others share"
+    assert small.files(room) == before, "a test changed the run that others share"
 
 
 @pytest.fixture(scope="session")

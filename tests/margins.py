@@ -5,8 +5,6 @@ A comparison that uses most of its tolerance on one processor fails on another. 
 more than a third, unless MEANT says why it may.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

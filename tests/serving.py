@@ -1,7 +1,5 @@
 """What the tests of the server share: predictors of the cases, servers, and a model that waits."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ written (written/).
 Run:  python sharded.py ENCODER FOLDER
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import multiprocessing

@@ -1,7 +1,5 @@
 """Small files and recipes that train in under a second: what the tests of the whole program share."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json
@@ -34,6 +32,13 @@ CHECKPOINTING = next(
 # Overrides with which a model learns the small rows, in some three seconds.
 LEARN = ("training.num_train_epochs=25", "training.learning_rate=1e-2")
 LEARN += ("training.eval_strategy=steps", "training.eval_steps=20")
+
+
+@torch.no_grad()
+def stir(parameters):
+    """Add large random numbers to these weights."""
+    for parameter in parameters:
+        parameter.add_(torch.randn_like(parameter), alpha=0.3)
 
 
 def recompute_activations(model):
@@ -102,6 +107,11 @@ def write_rows(path, values):
     return path
 
 
+def files(folder):
+    """The contents of the files in this folder and below it, by their paths in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def read_rows(path):
     """The rows of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n")]
@@ -120,16 +130,15 @@ def change_json(path, **changed):
 
 
 def raises(error, pattern, call, *arguments, **settings):
-    """This call raises this error, and the pattern is found in its message."""
-    with pytest.raises(error, match=pattern):
+    """The error of this type which this call raises; the pattern is found in its message."""
+    with pytest.raises(error, match=pattern) as caught:
         call(*arguments, **settings)
+    return caught.value
 
 
 def raised(error, call, *arguments, **settings):
     """The error of this type which this call raises."""
-    with pytest.raises(error) as caught:
-        call(*arguments, **settings)
-    return caught.value
+    return raises(error, None, call, *arguments, **settings)
 
 
 def message_of(*call, **settings):
@@ -146,6 +155,17 @@ def refuses(error, pattern, recipe, folder, **settings):
     """`train` refuses this recipe with this error, and writes nothing into `folder`."""
     raises(error, pattern, train, recipe, folder / "run", **settings)
     assert not (folder / "run").exists()
+
+
+def notes(data):
+    """What was found in these data."""
+    return [finding.what for finding in data.findings]
+
+
+def memory(kind):
+    """KiB of this kind that are in the memory of this process."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(kind))
 
 
 def said(capsys, *words):

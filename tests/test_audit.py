@@ -445,7 +445,7 @@ WRONG = {"validation.jsonl:3", "validation.jsonl:6", "test.jsonl:2"}  # as `smal
 LOOKED = "Audited rows: 16 of train, 10 of validation, 7 of test."
 
 
-def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(learned, tmp_path):
+def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(learned, tmp_path, monkeypatch):
     run = copy_of(learned, tmp_path / "run")
     rows = read_rows(learned.folder.parent / "train.jsonl")
     predictor = load(run.folder)
@@ -459,8 +459,12 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(lea
         ("validation", "good"), ("validation", "bad"), ("test", "bad")}  # fmt: skip
     words = ["bertkit", "train", f"{run.folder}/recipe.yaml", f"data.relabel={tmp_path}/audit/labels.jsonl"]
     assert shlex.join(words) in unescape(page_of(audit))
+    unlabelled = [{"split": "test", "text": "x", "answer": answers[0]["answer"]}]
+    assert labels(run.recipe, answers, unlabelled).notes[0] == "Audited rows: 16 of train."
     (run.model / "config.json").unlink()
-    assert "Audited rows: 16 of train.<" in page_of(bertkit.audit(run.folder, tmp_path / "without"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "Audited rows: 16 of train.<" in page_of(bertkit.audit(run, "~/without"))
+    assert (tmp_path / "without/audit.html").is_file()
 
 
 def page_of(audit):

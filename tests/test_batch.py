@@ -268,8 +268,8 @@ def test_the_lines_for_dask(model, predictor, tmp_path, monkeypatch):
 
 
 def test_what_is_refused(model, similar, tiny_encoder, tmp_path):
-    with pytest.raises(DataError, match=r"expected a batch.*found \['a text'\](?s:.*)bertkit\.load"):
-        bertkit.batch("no model is loaded")(["a text"])
+    said = r"expected a batch.*found \['a text'\](?s:.*)bertkit\.load"
+    raises(DataError, said, bertkit.batch("no model is loaded"), ["a text"])
     raises(
         DataError,
         r"a column `answer\.label` already",
@@ -282,8 +282,8 @@ def test_what_is_refused(model, similar, tiny_encoder, tmp_path):
         bertkit.batch(similar, side="text"),
         {**COLUMNS, "vector": TEXTS},
     )
-    with pytest.raises(DataError, match=r"`text` cannot be stored, with 'a' in row 1, \['b'\] in row 2"):
-        bertkit.batch(model)({"text": ["a", ["b"]]})
+    said = r"`text` cannot be stored, with 'a' in row 1, \['b'\] in row 2"
+    raises(DataError, said, bertkit.batch(model), {"text": ["a", ["b"]]})
     raises(UserError, "does not compute vectors", bertkit.batch(model, side="text"), COLUMNS)
     ranks = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").model
     raises(

@@ -26,6 +26,8 @@ from bertkit.report.card import write_card
 from bertkit.run import Run
 from bertkit.tasks.class_labels import assigned_labels
 
+MEASURES = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
+
 
 @pytest.fixture(scope="module")
 def trained(tiny_encoder, tmp_path_factory):
@@ -114,12 +116,11 @@ def test_thresholds_reach_a_goal_on_rows_of_any_file(goal, least, run, tmp_path)
         assert [each["label"] in answer["labels"] for answer in answers] == (
             scores >= each["threshold"]
         ).tolist()
-        measures = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
-        for name, measure in measures.items():
+        for name, measure in MEASURES.items():
             assert each[name] == pytest.approx(measure(truth, scores >= each["threshold"], zero_division=0))
         assert each["support"] == truth.sum()
         good = [
-            c for c in places(levels(scores)) if measures[goal](truth, scores >= c, zero_division=0) >= least
+            c for c in places(levels(scores)) if MEASURES[goal](truth, scores >= c, zero_division=0) >= least
         ]
         best = min(good) if goal == "precision" else max(good)
         assert each["threshold"] == pytest.approx(best, abs=calibration.ROUNDING)
@@ -179,10 +180,13 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder, tmp_path):
     expected = [[row["label"] for row in rows].count(name) for name in answers[0]["scores"]]
     assert [each["support"] for each in found["labels"]] == expected
     assert {each["threshold"] for each in found["labels"]} == {None}
-    with pytest.raises(
-        UserError, match=r"gives the best label or none.*\n.*Use precision, or recall of one label"
-    ):
-        bertkit.calibrate(run.folder, recall=0.5)
+    raises(
+        UserError,
+        r"gives the best label or none.*\n.*Use precision, or recall of one label",
+        bertkit.calibrate,
+        run.folder,
+        recall=0.5,
+    )
 
 
 def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path):
@@ -251,10 +255,9 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
         found["goal"] == f"{'best F1' if not goal else f'{next(iter(goal))} of at least 0.9'} for label bad"
     )
     limit = found["options"]["cutoffs"]["bad"]
-    measures = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
-    reach = {name: {} for name in measures}
+    reach = {name: {} for name in MEASURES}
     for place in places(levels(scores)):
-        for name, measure in measures.items():
+        for name, measure in MEASURES.items():
             reach[name][place] = measure(gold == "bad", scores >= place, zero_division=0)
     (name, least), choose = next(iter(goal.items()), ("f1", max(reach["f1"].values()))), max
     good = [place for place, value in reach[name].items() if value >= least]
@@ -268,7 +271,7 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
     decided = np.where(scores >= limit, "bad", "good")
     (each,) = (each for each in found["labels"] if each["label"] == "bad")
     assert each["threshold"] == limit
-    for measure, value in measures.items():
+    for measure, value in MEASURES.items():
         assert each[measure] == pytest.approx(value(gold == "bad", decided == "bad", zero_division=0))
     answers = bertkit.load(single.folder)(texts)
     assert [answer["label"] for answer in answers] == decided.tolist()

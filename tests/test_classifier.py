@@ -67,13 +67,11 @@ def test_a_label_column_with_its_kind_holds_any_names(tiny_encoder, tmp_path):
 def test_scikit_learn_takes_it(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     classifier = bertkit.Classifier(tiny_encoder, validation=0.25, settings=SETTINGS)
-    for check in "get_params_invariance set_params estimator_cloneable estimator_repr mixin_order".split():
-        getattr(estimator_checks, f"check_{check}")("Classifier", clone(classifier))
-    for check in (
-        "valid_tag_types",
-        "no_attributes_set_in_init",
-        "do_not_raise_errors_in_init_or_set_params",
-    ):
+    checks = (
+        "get_params_invariance set_params estimator_cloneable estimator_repr mixin_order valid_tag_types "
+    )
+    checks += "no_attributes_set_in_init do_not_raise_errors_in_init_or_set_params"
+    for check in checks.split():
         getattr(estimator_checks, f"check_{check}")("Classifier", clone(classifier))
     scores = cross_val_score(classifier, TEXTS, np.arange(len(TEXTS)) % 2 == 1, cv=2, error_score="raise")
     assert scores.shape == (2,)

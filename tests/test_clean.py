@@ -2,6 +2,7 @@
 
 import pytest
 import small
+from small import files
 
 SHORT = ("seeds=[1, 2]", "peft={r: 2}")
 
@@ -11,10 +12,6 @@ def kept(tiny_encoder, tmp_path_factory):
     """A finished run of two seeds that keeps its checkpoints."""
     room = tmp_path_factory.mktemp("kept")
     return small.trained(room, tiny_encoder, *SHORT)
-
-
-def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def folders(run):

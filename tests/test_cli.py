@@ -15,10 +15,10 @@ import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import jsonschema
 import pytest
@@ -475,18 +475,15 @@ def test_a_file_in_place_of_a_text_is_noticed(capsys, learned, tmp_path):
         assert (f"--input {named}" in capsys.readouterr().err) is noticed
 
 
-def test_closed_streams_are_said(capsys, learned, monkeypatch):
+def test_closed_streams_are_said(capsys, learned):
     """As by >&-: Python then has no sys.stdout, and print discards its text. Errors are never on stdout."""
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", None)
+    with patch.object(sys, "stdout", None):
         assert main(["recipes"]) == 2
     assert capsys.readouterr().err.startswith("error: stdout is closed")
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdin", None)
+    with patch.object(sys, "stdin", None):
         assert main(["predict", str(learned.folder), "--input", "-"]) == 2
     assert "stdin is closed" in capsys.readouterr().err
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", None)
+    with patch.object(sys, "stderr", None):
         assert main(["show", "no-such-recipe"]) == 2
         sys.stderr.close()
     assert capsys.readouterr().out == ""
@@ -579,7 +576,7 @@ def test_what_the_parser_refuses_exits_with_2(capsys, subtests):
 
 
 def test_words_after_two_hyphens_are_texts_wherever_they_stand():
-    for command in (each for group in cli.COMMANDS.values() for each in group):
+    for command in chain.from_iterable(cli.COMMANDS.values()):
         required = [
             word for name, options in command.arguments if options.get("required") for word in (name, "x")
         ]
@@ -593,7 +590,7 @@ def test_words_after_two_hyphens_are_texts_wherever_they_stand():
 
 
 def test_help_has_an_example_that_parses_and_a_page(capsys):
-    for command in (each for group in cli.COMMANDS.values() for each in group):
+    for command in chain.from_iterable(cli.COMMANDS.values()):
         words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", command.example))
         assert words[0] == "bertkit"
         assert cli.parse(words[1:]).command == command

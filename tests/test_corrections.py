@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas
 import pytest
-from small import message_of, raises, read_as, read_data, read_rows, write_recipe, write_rows
+from small import message_of, notes, raises, read_as, read_data, read_rows, write_recipe, write_rows
 
 from bertkit.data import check
 from bertkit.errors import DataError, RecipeError
@@ -34,10 +34,6 @@ def write(path, rows):
 
 
 fails = partial(message_of, DataError, read)
-
-
-def notes(data):
-    return [finding.what for finding in data.findings]
 
 
 TAGGED = [

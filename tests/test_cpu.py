@@ -1,14 +1,18 @@
 """Dropout and attention of a CPU's training step, against torch's own; memory that is kept and given back."""
 
 import contextlib
+import os
 import platform
+from unittest.mock import Mock
 
 import pytest
 import small
 import torch
 import torch.nn.functional as F
 from cases import CASES, encoder
+from small import memory
 from steps import first_step
+from test_bert import gradients as of_all
 from torch.testing import assert_close
 from transformers import AutoModel, BertConfig, set_seed
 
@@ -150,7 +154,7 @@ def test_without_dropout_a_step_has_torchs_gradients():
     def step():
         model.zero_grad()
         model(**BATCH).last_hidden_state[:, 0].square().sum().backward()
-        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        return of_all(model)
 
     plain = step()
     with FasterStep():
@@ -177,30 +181,39 @@ GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc
 
 @GLIBC
 def test_memory_is_kept_in_the_block_and_given_back_after_it():
-    def mapped():
-        with open("/proc/self/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
-
     def used(blocks=50):
         many = [torch.ones(1 << 20) for _ in range(blocks)]  # of 4,096 KiB
-        during = mapped()
+        during = memory("VmRSS")
         del many
         return during
 
-    before = mapped()
+    before = memory("VmRSS")
     with memory_kept():
         during = used()
         assert during > before + 100_000
-        assert mapped() > during - 50_000
-    assert mapped() < during - 100_000
+        assert memory("VmRSS") > during - 50_000
+    assert memory("VmRSS") < during - 100_000
     during = used(125)  # the first fifty may lie where the heap has room since the block, and stay there
-    assert mapped() < during - 200_000, "as before the block"
+    assert memory("VmRSS") < during - 200_000, "as before the block"
+
+
+@GLIBC
+def test_from_half_of_the_machines_memory_on_each_step_gives_back(monkeypatch):
+    half = os.sysconf("SC_PHYS_PAGES") // 2
+    held = iter([half, half + 1, half + 1])
+    monkeypatch.setattr(malloc, "_held", lambda: next(held))
+    given = Mock()
+    monkeypatch.setattr(malloc, "give_back", given)
+    with memory_kept() as bound:
+        for calls in (0, 1, 2):
+            bound(False)
+            assert given.call_count == calls
 
 
 @GLIBC
 def test_memory_that_is_kept_is_at_most_twice_what_steps_need():
     with memory_kept() as bound:
-        bound()
+        bound(True)
         before = malloc._held()
         large = [torch.ones(1 << 20) for _ in range(64)]
         while malloc._held() < 2.2 * before:
@@ -208,7 +221,7 @@ def test_memory_that_is_kept_is_at_most_twice_what_steps_need():
         last = large.pop()  # the end of the heap: without it, malloc gives nothing back by itself
         large.clear()
         assert malloc._held() > 2.1 * before
-        bound()
+        bound(True)
         assert malloc._held() < 1.3 * before
         assert last.sum() == 1 << 20
 

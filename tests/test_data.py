@@ -12,7 +12,7 @@ import datasets
 import pytest
 from cases import SIMILAR
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from small import message_of, problems_of, raises, read_as, read_data
+from small import change_json, message_of, problems_of, raises, read_as, read_data
 from small import write_rows as write
 
 from bertkit.data import check, label_names, load
@@ -22,7 +22,6 @@ from bertkit.data.splits import hold_out, names_of
 from bertkit.data.table import Table
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
-from bertkit.files import read_json
 from bertkit.report.score_tables import scores_table
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
@@ -274,8 +273,8 @@ def test_what_is_no_row_or_has_no_words_is_refused():
     schema = get_task("token-classification").schema
     rows = [{"tokens": ["a"], "document": "1"}, {"tokens": ["a"], "document": None}]
     assert read_inputs(rows, schema, schema.inputs, {})["document"] == ["1", None]
-    with pytest.raises(DataError, match="row 3: `tokens` is missing"):
-        read_inputs([*rows, {"tokens": None, "document": None}], schema, schema.inputs, {})
+    rows.append({"tokens": None, "document": None})
+    raises(DataError, "row 3: `tokens` is missing", read_inputs, rows, schema, schema.inputs, {})
 
 
 def test_text_columns_are_joined_but_not_with_spans(tmp_path):
@@ -298,10 +297,8 @@ def test_text_columns_are_joined_but_not_with_spans(tmp_path):
     spans = [{"subject": "Hello", "body": "Bob is here", "spans": [{"start": 0, "end": 3, "label": "PER"}]}]
     task = get_task("token-classification")
     spec = {"source": str(write(tmp_path / "s.jsonl", spans)), "columns": {"text": ["subject", "body"]}}
-    with pytest.raises(
-        DataError, match="`text` is joined from several columns, but the offsets of spans count in one"
-    ):
-        load(DataSpec.model_validate(spec), task.schema)
+    said = "`text` is joined from several columns, but the offsets of spans count in one"
+    raises(DataError, said, load, DataSpec.model_validate(spec), task.schema)
 
 
 MISSING = [  # a csv file, what the message says; settings
@@ -559,8 +556,7 @@ def test_a_saved_data_set_that_is_damaged(tmp_path, named):
     assert refused > 10
     file.write_bytes(sound)
     file.rename(tmp_path.parent / "one.arrow")
-    state = tmp_path / "train/state.json"
-    state.write_text(json.dumps(read_json(state) | {"_data_files": [{"filename": "../../one.arrow"}]}))
+    change_json(tmp_path / "train/state.json", _data_files=[{"filename": "../../one.arrow"}])
     assert "names files outside the folder" in fails(tmp_path, columns={"text": "sentence"})
     for file, content in (("train/state.json", "{}"), ("train/state.json", "{"), ("dataset_dict.json", "{}")):
         (tmp_path / file).write_text(content)
@@ -878,8 +874,8 @@ def test_a_value_without_a_name_is_still_unseen_and_indices_are_counted_by_name(
     raises(DataError, "validation has 1 row with the label 'POS'", merged, tmp_path)
     assert merged(tmp_path, unseen_labels="ignore")[0].rows["validation"]["label"][:] == ["Pos", "neg"]
     written(tmp_path, {"train.jsonl": labelled(*[0, 1] * 10), "dev.jsonl": labelled("pos", 0, 2)})
-    with pytest.raises(DataError, match="validation has 1 row with the label '2', which train does not have"):
-        merged(tmp_path, ["neg", "pos"])
+    said = "validation has 1 row with the label '2', which train does not have"
+    raises(DataError, said, merged, tmp_path, ["neg", "pos"])
     data, options = merged(tmp_path, ["neg", "pos"], unseen_labels="ignore")
     assert "train: neg 10 (50.0%), pos 10 (50.0%)" in says(data, "note")
     assert "validation: pos 1 (50.0%), neg 1 (50.0%)" in says(data, "note")

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from small import install, message_of, raises
+from small import install, message_of, raises, write_rows
 from test_data import SCHEMA
 
 from bertkit.data import check, label_names, load, read_rows, read_stream
@@ -281,9 +281,8 @@ def test_what_is_held_whole_has_a_limit(name, tmp_path, monkeypatch):
     packed = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     with packed(path, "wb") as file:
         file.write(b"[" + b" " * 1000)
-    with pytest.raises(DataError, match=rf"{name}: holds more than 1,000 bytes") as caught:
-        list(read_rows(path, DataSpec(source=str(path))))
-    assert caught.value.problems[0].fix
+    reading = read_rows(path, DataSpec(source=str(path)))
+    assert raises(DataError, rf"{name}: holds more than 1,000 bytes", list, reading).problems[0].fix
 
 
 @pytest.mark.parametrize(
@@ -362,9 +361,8 @@ def test_a_stream_is_read_as_it_comes_and_its_lines_are_objects_or_texts():
     read = read_stream(io.BytesIO(content), "stdin", spec())
     expected = [(1, {"a": "x"}), (3, {"text": "hello  "}), (4, {"a": "y"}), (5, {"text": "[1]"})]
     assert list(itertools.islice(read, 4)) == expected
-    with pytest.raises(DataError, match=r"^stdin:6: not JSON") as error:  # before the next line is read
-        next(read)
-    assert len(error.value.problems) == 1
+    # before the next line is read
+    assert len(raises(DataError, r"^stdin:6: not JSON", next, read).problems) == 1
     blank = read_stream(io.BytesIO(b"\na\n\n"), "stdin", spec())
     assert list(blank) == [(2, {"text": "a"}), (3, {"text": ""})]
     raises(DataError, "^stdin: is empty: no rows", list, read_stream(io.BytesIO(b""), "stdin", spec()))
@@ -453,8 +451,7 @@ def test_any_bytes(tmp_path, name, content, extra, mark, encoding):
 )
 @QUICK
 def test_any_values(tmp_path, rows, validation):
-    path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_rows(tmp_path / "t.jsonl", rows)
     try:
         data = load(DataSpec(source=str(path), validation=validation), SCHEMA)
     except DataError:

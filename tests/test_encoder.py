@@ -14,7 +14,17 @@ import transformers
 from peft import PeftConfig
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from small import change_json, message_of, of_family, problems_of, raised, raises, recipe
+from small import (
+    change_json,
+    message_of,
+    of_family,
+    problems_of,
+    raised,
+    raises,
+    recipe,
+    recompute_activations,
+)
+from test_bert import gradients
 from test_qa_windows import by_bytes, by_metaspace
 from test_safety import DOORS
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
@@ -27,7 +37,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from bertkit.errors import ModelError, UserError
+from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json
 from bertkit.inference.predictor import load, model_folder
 from bertkit.inference.settings import resolve_max_length
@@ -37,6 +47,7 @@ from bertkit.models.encoder import Encoder, load_config, load_model, load_tokeni
 from bertkit.models.trained_parts import freeze, merged, save_adapter, with_lora
 from bertkit.models.untrusted import vet
 from bertkit.sections import Freeze, Lora, ModelSpec
+from bertkit.training.job import build, prepare_job
 from bertkit.training.train import train
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -564,11 +575,12 @@ XLM = (
 )
 
 
+XLM_SIZES = {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "n_langs": 2, "pad_index": 0}
 PARTS = [  # kind, sizes, and what its embeddings and its first layer are called
     ("distilbert", DISTILBERT, "embeddings transformer.layer.0"),
     ("roberta", SMALL, "embeddings encoder.layer.0"),
     ("modernbert", SMALL, "embeddings layers.0"),
-    ("xlm", {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "n_langs": 2, "pad_index": 0}, XLM),
+    ("xlm", XLM_SIZES, XLM),
     ("electra", SMALL | {"embedding_size": 8}, "embeddings embeddings_project encoder.layer.0"),
     ("deberta-v2", SMALL | {"relative_attention": True}, "embeddings encoder.rel_embeddings encoder.layer.0"),
     (
@@ -588,6 +600,42 @@ def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind, sizes, expect
     assert frozen(model) == {
         name for name in names if name.startswith(tuple(f"{part}." for part in expected.split()))
     }
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # by peft
+@pytest.mark.parametrize("lora", [(), ("peft.r=2", "peft.target_modules=all-linear")])
+@pytest.mark.parametrize(("kind", "sizes"), [("mpnet", {}), ("albert", {"embedding_size": 8})])
+def test_activation_checkpointing_of_architectures_for_which_transformers_has_none(
+    kind, sizes, lora, tiny_encoder, tmp_path
+):
+    folder = of_family(kind, tiny_encoder, tmp_path / "encoder", **sizes)
+    setting = "training.activation_checkpointing=true"
+    model = build(prepare_job(recipe(tmp_path, folder, setting, *lora))[0]).train()
+    calls = []
+    inner = next(layer for name, layer in model.named_modules() if name.endswith((".attn.q", ".query")))
+    inner.register_forward_hook(lambda *_: calls.append(1))
+    kept = step(model)
+    once = len(calls)
+    recompute_activations(model)
+    assert_close(step(model), kept, rtol=0, atol=0)
+    assert len(calls) == 3 * once
+
+
+def step(model):
+    """The gradients of a step on two texts, always with the same dropout."""
+    torch.manual_seed(0)
+    model.zero_grad()
+    tokens = torch.arange(12).view(2, 6)
+    mask = torch.ones_like(tokens)
+    model(input_ids=tokens, attention_mask=mask, labels=torch.tensor([0, 1])).loss.backward()
+    return gradients(model)
+
+
+def test_activation_checkpointing_is_refused_where_layers_update_a_cache(tiny_encoder, tmp_path):
+    folder = of_family("xlm", tiny_encoder, tmp_path / "encoder", **XLM_SIZES)
+    setting = "training.activation_checkpointing=true"
+    said = "XLMForSequenceClassification does not support"
+    raises(RecipeError, said, train, recipe(tmp_path, folder, setting), tmp_path / "run")
 
 
 def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layers(tiny_encoder):

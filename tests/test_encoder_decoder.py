@@ -7,7 +7,7 @@ import torch
 import transformers
 from cases import BY_ID, TEXTS, encoder
 from conftest import WORDS, build_encoder
-from small import raises
+from small import raises, stir
 from starlette.testclient import TestClient
 
 from bertkit.encoding.padding import Collator
@@ -32,9 +32,7 @@ def model(tmp_path):
     """Both halves from one BERT of three layers, with large random weights."""
     folder = build_encoder(tmp_path / "bert", layers=3)
     made = CASE.task(folder).model(encoder(folder)).eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    stir(made.parameters())
     return made
 
 
@@ -73,9 +71,7 @@ def test_lora_adapts_both_halves_and_trains_what_is_between_them(model, tmp_path
         ".crossattention.modules_to_save." in name or ".cls.modules_to_save." in name for name in whole
     )
     assert len(whole) == 3 * 10 + 5  # and not the projection, which is tied to the embeddings
-    with torch.no_grad():
-        for parameter in trained.values():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    stir(trained.values())
     wanted = adapted(**BATCH).logits
     again = saved(merged(adapted), tmp_path / "merged")
     torch.testing.assert_close(again(**BATCH).logits, wanted, rtol=1e-4, atol=1e-4)
@@ -89,9 +85,7 @@ def theirs(folder, seed=0, **ids):
     bert = str(build_encoder(folder))
     made = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(bert, bert)
     torch.manual_seed(seed)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    stir(made.parameters())
     made.config.update(ids)
     made.save_pretrained(folder)
     # before transformers 5.15, what is made of two models has tensors that hold nothing

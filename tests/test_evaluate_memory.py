@@ -21,7 +21,7 @@ from finished import finished, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
-from small import raises, read_as, refused, said, write_rows
+from small import memory, raises, read_as, refused, said, write_rows
 
 import bertkit
 from bertkit.data.disk_list import DiskList
@@ -142,24 +142,18 @@ def test_vectors_of_documents_are_on_the_disk(tiny_encoder, monkeypatch):
     assert highest < 300 * 40_000 / 2
 
 
-def mapped_files():
-    """KiB of mapped files that are in the memory of this process."""
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("RssFile"))
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what is mapped")
 def test_rows_that_were_read_leave_memory():
     text = "x" * 1000
     rows = on_disk(({"text": [text] * 1000} for _ in range(32)), features_of({"text": "text"}), "x")
-    before = mapped_files()
+    before = memory("RssFile")
     whole = rows.select(range(len(rows)))
     assert len(whole["text"][:]) == len(rows)
-    assert mapped_files() > before + 25_000
+    assert memory("RssFile") > before + 25_000
     release(rows)
-    assert mapped_files() < before + 5_000
+    assert memory("RssFile") < before + 5_000
     assert set(column_values(rows, "text")) == {text}
-    assert mapped_files() < before + 5_000
+    assert memory("RssFile") < before + 5_000
     release(whole)  # has nothing of its own to release
     assert whole["text"][:2] == [text] * 2
 
@@ -376,6 +370,9 @@ def test_values_without_end_and_numbers():
     assert {name: len(own) for name, own in some.items()} == {
         "up to 25": 26, "up to 50": 25, "up to 75": 25, "up to 99": 24, "(none)": 2
     }  # fmt: skip
+    cells = Dataset.from_dict({"length": ["", *map(str, range(100)), " "]})  # as csv has them
+    found = rows_by_value(cells, "length")
+    assert (len(found), found["(none)"]) == (5, [0, 101])
     few = rows_by_value(Dataset.from_dict({"stars": [5, 1, 5]}), "stars")
     assert few == {"5": [0, 2], "1": [1]}
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cases import BY_ID, encoder
+from small import raises
 from torch import nn
 from transformers import set_seed
 
@@ -238,12 +239,10 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         ("text-to-text", ["a cat"], "explanations do not support text2text-generation"),
     ):
         predictor = predictor_of(BY_ID[name].task(tiny_encoder), tiny_encoder)
-        with pytest.raises(DataError, match=what):
-            explain_rows(predictor, rows_of(predictor, texts))
+        raises(DataError, what, explain_rows, predictor, rows_of(predictor, texts))
     pairs = predictor_of(BY_ID["similarity-cosent"].task(tiny_encoder), tiny_encoder)
     # of one, there is the vector
-    with pytest.raises(DataError, match="row 1: an explanation needs two texts"):
-        explain_rows(pairs, ["a cat"])
+    raises(DataError, "row 1: an explanation needs two texts", explain_rows, pairs, ["a cat"])
 
 
 def explained(text, label, words):

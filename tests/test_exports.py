@@ -11,7 +11,7 @@ import pytest
 import small
 from cases import BY_ID
 from finished import finished
-from small import message_of, read_as, refused, write_rows
+from small import message_of, notes, read_as, refused, write_rows
 
 from bertkit.cli.main import main
 from bertkit.data import load, read_rows
@@ -31,10 +31,6 @@ def get(source, task="token-classification", options=None, **settings):
 
 
 fails = partial(message_of, DataError, get)
-
-
-def notes(data):
-    return [finding.what for finding in data.findings]
 
 
 def tagged(data, split="train"):
@@ -295,7 +291,8 @@ def test_entities_for_other_tools(ner, tmp_path):
         {"text": "the dog\nwas bad", "n": 2},
     ]
     rows = write(tmp_path / "rows.jsonl", given)
-    full = [json.loads(line) for line in predicted(ner, rows, tmp_path / "a.jsonl").splitlines()]
+    predicted(ner, rows, tmp_path / "a.jsonl")
+    full = small.read_rows(tmp_path / "a.jsonl")
     found = [row["answer"]["entities"] for row in full]
     assert any(found)
     by_entity = ("--format", "entities")

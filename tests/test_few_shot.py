@@ -193,6 +193,7 @@ def test_names_as_words():
         (["جَيِّد", "می\u200cخواهم!"], ["جَيِّد", "می\u200cخواهم"]),
         (["0", "1"], []),
         (["4.5", "good"], []),
+        (["C", "C++", "C#"], []),
     ):
         assert linear.words_of(names) == words
 
@@ -435,7 +436,7 @@ def test_it_is_exported(trained, tmp_path):
 def test_its_files_are_fit_to_be_pushed(trained, capsys):
     told = small.said(capsys, "push", trained.folder, "me/few", "--dry-run")
     lines = {line.split()[0] for line in told.splitlines() if line}
-    sent = {str(file.relative_to(trained.model)) for file in trained.model.rglob("*") if file.is_file()}
+    sent = small.files(trained.model).keys()
     assert sent <= lines
     assert "3_Dense/model.safetensors" in sent
 

@@ -96,10 +96,10 @@ def test_folds_are_the_same_on_every_platform_and_refused_of_fewer_rows_or_group
     expected = [3, 1, 1, 3, 2, 1, 3, 1, 2, 2]
     assert folds(table(labels), 3, 42, "label", LABEL) == expected
     assert folds(table(labels), 3, 43, "label", LABEL) != expected
-    with pytest.raises(DataError, match=r"2 folds need at least 2 groups; train has 1 \(3 rows\)"):
-        folds(table(["a", "b", "a"], groups=[5, 5, 5]), 2, 0, "label", LABEL)
-    with pytest.raises(DataError, match=r"folds: 4 folds need at least 4 groups; train has 3 \(3 rows\)"):
-        folds(table(["a", "b", "a"]), 4, 0, "label", LABEL)
+    said = r"2 folds need at least 2 groups; train has 1 \(3 rows\)"
+    raises(DataError, said, folds, table(["a", "b", "a"], groups=[5, 5, 5]), 2, 0, "label", LABEL)
+    said = r"folds: 4 folds need at least 4 groups; train has 3 \(3 rows\)"
+    raises(DataError, said, folds, table(["a", "b", "a"]), 4, 0, "label", LABEL)
 
 
 def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path):
@@ -240,8 +240,8 @@ def test_a_fold_is_never_continued_with_other_rows(recipe, tmp_path):
     quick = recipe.with_("training.max_steps=1")
     cross_validate(quick, folder)
     write_text(folder / "recipe.yaml", to_yaml(other := quick.with_("data.seed=1")))
-    with pytest.raises(DataError, match="the folds differ from those this run was started with"):
-        train(other, folder, resume=True, changed=True)
+    said = "the folds differ from those this run was started with"
+    raises(DataError, said, train, other, folder, resume=True, changed=True)
     assert Run(folder).recipe == other  # and nothing is written
     assert train(quick, folder, resume=True, changed=True).finished
 
@@ -285,8 +285,8 @@ def test_what_folds_cannot_do_is_refused(tiny_encoder, tmp_path):
 
 
 def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(recipe, tmp_path):
-    with pytest.raises(DataError, match="no validation split, which early_stopping"):
-        cross_validate(recipe.with_("early_stopping.patience=2"), tmp_path / "run")
+    stopping = recipe.with_("early_stopping.patience=2")
+    raises(DataError, "no validation split, which early_stopping", cross_validate, stopping, tmp_path / "run")
     raises(
         DataError,
         "folds: 17 folds need at least 17 groups",

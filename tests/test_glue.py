@@ -228,17 +228,7 @@ def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
     (tmp_path / "some").mkdir()
     (tmp_path / "some/CoLA").symlink_to(data / "CoLA")
     with pytest.raises(SystemExit, match=r"some/RTE/train\.tsv"):  # before anything is trained
-        glue.main(
-            [
-                "--tasks",
-                "cola",
-                "rte",
-                "--data",
-                f"{tmp_path}/some",
-                "--output-dir",
-                f"{tmp_path}/runs",
-            ]
-        )
+        glue.main(f"--tasks cola rte --data {tmp_path}/some --output-dir {tmp_path}/runs".split())
     assert not (tmp_path / "runs").exists()
 
 
@@ -255,7 +245,7 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     tiny += ["training.gradient_accumulation_steps=1", "model.config={preset: modernbert-tiny}"]
     tiny += "model.max_length=32 data.validation=0.2 verify=false explain=false".split()
     arguments = ["--corpora", str(corpus), "--data", str(data), "--output-dir", str(folder), "--random"]
-    arguments += ["--vocab-size", "300", "--seeds", "1", "2", "--tasks", "sst2", "--overrides", *tiny]
+    arguments += [*"--vocab-size 300 --seeds 1 2 --tasks sst2 --overrides".split(), *tiny]
     arguments += ["--fine-tuning", *QUICK]
     speedrun.main(arguments)
     names, _, *lines = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())

@@ -67,7 +67,7 @@ SENT = "single-label ner-crf retrieval text-to-text mlm-nsp".split()  # one of e
 def test_a_model_answers_the_same_after_the_round_trip(case, tiny_encoder, tmp_path, hub, monkeypatch):
     run = finished(case, tiny_encoder, tmp_path / "run")
     pushed = push(run.folder, ME)
-    sent = {str(f.relative_to(run.model)): f.read_bytes() for f in run.model.rglob("*") if f.is_file()}
+    sent = small.files(run.model)
     there = hub.files(ME)
     assert {path: data for path, data in there.items() if path != ".gitattributes"} == sent
     assert hub.repos[ME].private
@@ -148,8 +148,8 @@ def test_a_benchmark_is_pushed_its_score_on_test(run, hub):
     assert (entry.value, entry.notes) == (scores["metrics"]["accuracy"], f"accuracy, {scores['rows']} rows")
     facts = read_facts(run.folder)
     untested = {**facts.results, "splits": {"validation": scores}}
-    with pytest.raises(ModelError, match=r"hub\.benchmark needs scores on test\n.*data\.splits"):
-        leaderboard(replace(facts, results=untested))
+    said = r"hub\.benchmark needs scores on test\n.*data\.splits"
+    raises(ModelError, said, leaderboard, replace(facts, results=untested))
     (run.folder / "recipe.yaml").write_text(to_yaml(run.recipe.model_copy(update={"hub": None})))
     assert ".eval_results/bertkit.yaml" not in push(run.folder, ME, dry_run=True).files
 
@@ -212,8 +212,8 @@ def test_a_new_public_repository_is_private_until_all_is_there(trained, hub):
     assert [line.rpartition("/")[2] for line in order] == ["create", "main", "settings"]
     hub.faults = [Fault("/settings", 500, times=99)]
     del hub.repos[ME]
-    with pytest.raises(ModelError, match=r"All files are there, in commit .* but me/model is still private"):
-        push(trained.folder, ME, public=True)
+    said = r"All files are there, in commit .* but me/model is still private"
+    raises(ModelError, said, push, trained.folder, ME, public=True)
     assert hub.repos[ME].private
 
 
@@ -360,10 +360,8 @@ def test_nothing_is_public_without_a_licence(tiny_encoder, run, hub, tmp_path, c
     push(run.folder, ME, public=True)
     assert b"license: apache-2.0" in hub.files(ME)["README.md"]
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, private: false}}")
-    with pytest.raises(
-        RecipeError, match=r"(?s)hub: a public model needs a licence.*Add the model's to the recipe"
-    ):
-        train(recipe, tmp_path / "new")
+    said = r"(?s)hub: a public model needs a licence.*Add the model's to the recipe"
+    raises(RecipeError, said, train, recipe, tmp_path / "new")
 
 
 def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monkeypatch):
@@ -455,8 +453,8 @@ def test_somebody_else_pushes_at_the_same_time(trained, hub, monkeypatch):
     raises(ModelError, r"the Hub refuses 'me/model' \(412\)", push, trained.folder, ME)
     assert repo.titles == []
     assert hub.files(ME)["config.json"] == b"{}"
-    with pytest.raises(ModelError, match=r"the Hub refuses 'them/model' \(403\)"):  # of another owner
-        push(trained.folder, "them/model")
+    # of another owner
+    raises(ModelError, r"the Hub refuses 'them/model' \(403\)", push, trained.folder, "them/model")
     assert hub.repos.keys() == {ME}
 
 
@@ -481,9 +479,7 @@ PULLS = [
 @pytest.mark.parametrize(("faults", "message"), PULLS, ids=[each[1] for each in PULLS])
 def test_faults_in_a_pull(faults, message, trained, there, hub):
     hub.faults = faults
-    with pytest.raises(ModelError, match=message) as caught:
-        load(ME, revision="main")
-    assert TOKEN not in str(caught.value)
+    assert TOKEN not in str(raises(ModelError, message, load, ME, revision="main"))
     hub.faults = []  # nothing that is half there stands in the way
     assert load(ME, revision="main")("a cat") == load(trained.folder)("a cat")
 
@@ -506,19 +502,19 @@ def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkey
 
 def test_a_push_that_fails_leaves_a_whole_run(tiny_encoder, tmp_path, hub):
     hub.faults = always("/commit", 403)
-    recipe = small.recipe(tmp_path, tiny_encoder, f"hub.repo_id={ME}")
-    with pytest.raises(
-        ModelError, match=rf"the run itself is complete\n    Push it later: bertkit push .* {ME}"
-    ):
-        train(recipe, tmp_path / "run")
+    given = f"hub={{repo_id: {ME}, revision: dev, private: false, license: mit}}"
+    recipe = small.recipe(tmp_path, tiny_encoder, given)
+    words = rf"bertkit push .* {ME} --revision dev --public"
+    said = rf"the run itself is complete\n    Push it later: {words}"
+    raises(ModelError, said, train, recipe, tmp_path / "run")
     assert Run(tmp_path / "run").finished
     hub.faults = []
     push(tmp_path / "run", ME)
 
 
 def test_a_recipe_that_can_not_be_pushed_is_not_trained(tiny_encoder, tmp_path, hub, monkeypatch):
-    with pytest.raises(RecipeError, match=r"hub\.repo_id: expected owner/model, found 'x'"):
-        small.recipe(tmp_path, tiny_encoder, "hub.repo_id=x")
+    said = r"hub\.repo_id: expected owner/model, found 'x'"
+    raises(RecipeError, said, small.recipe, tmp_path, tiny_encoder, "hub.repo_id=x")
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, revision: {'a' * 40}}}")
     monkeypatch.delenv("HF_TOKEN")
     refuses(RecipeError, r"(?s)is a commit.*not logged in", recipe, tmp_path)

@@ -10,10 +10,10 @@ import pytest
 import small
 import torch
 import transformers
-from cases import CASES, DOCUMENTS, DRAWN, SETTINGS, encoder, every
+from cases import BY_ID, CASES, DOCUMENTS, DRAWN, SETTINGS, encoder, every
 from small import problems_of, raises, write_rows
 from test_pretraining import recipe_of
-from test_task_contract import ask, numbers
+from test_task_contract import ask, numbers, reopened
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -215,9 +215,7 @@ def test_every_task_starts_from_it_and_is_opened_again(case, tiny_encoder, tmp_p
     assert "token_type_ids" not in {*task.features(case.rows()).column_names, *tokenizer.model_input_names}
     torch.manual_seed(0)
     model = task.model(fresh)
-    save(model, task, tmp_path / "model", SETTINGS)
-    again = load(tmp_path / "model", precision="fp32")
-    assert again.task.options == task.options
+    again = reopened(task, model, tmp_path / "model")
     assert again.task.tokenizer.model_input_names == tokenizer.model_input_names
     rows = case.rows().to_list()
     if case.options["name"] != "pretraining":
@@ -247,11 +245,10 @@ def test_pairs_and_targets_are_refused(tiny_encoder):
         DRAWN[1].task(tiny_encoder).model,
         new(tiny_encoder),
     )
-    case = next(case for case in CASES if case.options["name"] == "text2text-generation")
     raises(
         ModelError,
         r"model\.config: 'a new modernbert' is a modernbert, but both halves .*\n    Use a BERT's",
-        case.task(tiny_encoder).model,
+        BY_ID["text-to-text"].task(tiny_encoder).model,
         new(tiny_encoder),
     )
 

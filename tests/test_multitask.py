@@ -5,7 +5,7 @@ import json
 import shlex
 import shutil
 from collections import Counter
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import numpy as np
 import pandas
@@ -302,13 +302,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(run, tiny_encoder_with_dropout, 
         dict(reversed(given["tasks"].items())),
     ):
         what = f"the run was started with the tasks {', '.join(OF)}, and has the tasks {', '.join(tasks)} now"
-        with pytest.raises(
-            RecipeError,
-            match=rf"run/recipe\.yaml: {what}\n.*List the same .*, or start a new run in another folder",
-        ):
-            train({**given, "tasks": tasks}, tmp_path / "run", resume=True, changed=True)
-    with pytest.raises(RecipeError, match=r"similarity, and has one task by itself now\n.*start a new run"):
-        train(alone, tmp_path / "run", resume=True, changed=True)
+        what = rf"run/recipe\.yaml: {what}\n.*List the same .*, or start a new run in another folder"
+        other = {**given, "tasks": tasks}
+        raises(RecipeError, what, train, other, tmp_path / "run", resume=True, changed=True)
+    what = r"similarity, and has one task by itself now\n.*start a new run"
+    raises(RecipeError, what, train, alone, tmp_path / "run", resume=True, changed=True)
     assert files(stopped) == before
     resumed = train(read(tmp_path / "run/recipe.yaml"), tmp_path / "run", resume=True)
     for name, one in resumed.tasks.items():
@@ -332,17 +330,14 @@ def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder, tmp_path):
     given = recipe(tiny_encoder, "sentiment", "similarity")
     alone = load_recipe({"model": given["model"], **given["tasks"]["sentiment"]})
     write_text(tmp_path / "run/recipe.yaml", to_yaml(alone))
-    with pytest.raises(
-        RecipeError, match=r"started with one task by itself, and has the tasks sentiment, similarity now"
-    ):
-        train(given, tmp_path / "run", resume=True, changed=True)
+    what = r"started with one task by itself, and has the tasks sentiment, similarity now"
+    raises(RecipeError, what, train, given, tmp_path / "run", resume=True, changed=True)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["recipe.yaml"]
 
 
 def test_killed_after_its_results_it_has_its_reports_and_loses_its_checkpoints(tiny_encoder, tmp_path):
     given = {**recipe(tiny_encoder, "sentiment", "similarity"), "checkpoints": "best"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.training.train.write_reports_and_clean", Mock(side_effect=KeyboardInterrupt))
+    with patch("bertkit.training.train.write_reports_and_clean", side_effect=KeyboardInterrupt):
         raised(KeyboardInterrupt, train, given, tmp_path / "run")
     before = Run(tmp_path / "run")
     assert before.finished
@@ -371,6 +366,11 @@ def test_lora_adapts_the_one_encoder(tiny_encoder, tmp_path):
         a, b = (adapter[f"base_model.model.{prefix}{place}.lora_{side}.weight"] for side in "AB")
         merged = before[f"{place}.weight"] + b @ a * (16 / 2)
         assert_close(tensors[name][f"{prefix}{place}.weight"], merged)
+
+
+def test_a_task_before_it_does_not_freeze_a_classifiers_pooler(tiny_encoder, tmp_path):
+    model = trainer_of(tmp_path, recipe(tiny_encoder, "similarity", "sentiment")).model.of("sentiment")
+    assert all(parameter.requires_grad for parameter in model.bert.pooler.parameters())
 
 
 def test_what_is_frozen_stays(tiny_encoder, tmp_path):
@@ -555,6 +555,8 @@ def test_all_tasks_answer_as_each_by_itself(run, passes):
         ]
         if names == ("sentiment", "entities"):
             assert sum(passes) == len(rows), "each text is read once"
+            several.tasks["sentiment"]("another text")
+            assert several.tasks["sentiment"](rows) == alone["sentiment"]
         assert several.only(*names)(pandas.DataFrame(rows)) == together
 
 

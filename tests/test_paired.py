@@ -2,7 +2,6 @@
 task.
 """
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -20,7 +19,7 @@ from test_report import well_formed
 import bertkit
 from bertkit.evaluation import metrics
 from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
-from bertkit.files import read_json
+from bertkit.files import read_json, write_json
 from bertkit.inference.predictor import load
 from bertkit.report.comparison import pairs
 from bertkit.report.facts import read_facts
@@ -287,10 +286,10 @@ def test_the_split_that_all_runs_have_is_compared(runs, tmp_path):
     both = shutil.copytree(runs[1], tmp_path / "tested")
     results = read_json(both / "results.json")
     results["splits"]["test"] = results["splits"]["validation"]
-    (both / "results.json").write_text(json.dumps(results))
+    write_json(both / "results.json", results)
     data = read_json(both / "data.json")
     data["fingerprints"]["test"] = "1" * 64
     data["rows"]["test"] = 8
-    (both / "data.json").write_text(json.dumps(data))
+    write_json(both / "data.json", data)
     _, (pair,) = compare([runs[0], both], tmp_path / "page.html")
     assert pair.rows == "Compared on 8 rows of validation that both runs predicted."

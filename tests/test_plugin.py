@@ -1,7 +1,5 @@
 """A package of somebody else (`plugin/`) adds a task, a reader, a loss, an attachment and a metric."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -13,10 +13,11 @@ from conftest import WORDS
 from datasets import Dataset
 from small import raises, write_rows
 from steps import NoDoubles, arguments, made
+from test_bert import gradients
 from test_pretraining_data import made_documents, vocabulary
 from test_qa_windows import by_bytes, by_metaspace
 from test_resume import killed, last
-from test_task_contract import ask, begun, fit
+from test_task_contract import ask, begun, fit, reopened
 from tokenizers import AddedToken, decoders
 from tokenizers.pre_tokenizers import PreTokenizer
 from torch.testing import assert_close
@@ -75,9 +76,7 @@ def test_learns_what_can_be_known(tiny_encoder, tmp_path):
 @every_case
 def test_saved_and_loaded_it_gives_the_same_answers(case, begun, tmp_path):
     task, model = begun(case)
-    save(model, task, tmp_path / "model", SETTINGS)
-    again = load(tmp_path / "model", precision="fp32")
-    assert again.task.options == task.options
+    again = reopened(task, model, tmp_path / "model")
     asked = [*DOCUMENTS, "the [MASK] was [MASK] .", ""]
     with NoDoubles():
         answers = again(asked)
@@ -232,13 +231,12 @@ def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, ti
     chosen = batch["labels"] != -100
     assert outputs.logits.shape == (1, chosen.sum(), len(task.tokenizer))
     task.loss(outputs, batch).sum().backward()
-    ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    ours = gradients(model)
     model.zero_grad()
     everywhere = model(batch["input_ids"], attention_mask=batch["attention_mask"])
     assert_close(outputs.prediction_logits, everywhere.logits[chosen], rtol=1e-5, atol=1e-6)
     F.cross_entropy(everywhere.logits[chosen], batch["labels"][chosen], reduction="sum").backward()
-    theirs = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert_close(ours, gradients(model), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", DRAWN[:2], ids=["mlm", "mlm-nsp"])
@@ -391,6 +389,14 @@ def test_fewer_masks_are_those_that_the_lower_share_draws(nsp, more):
         masked.append(int((expected["labels"] != -100).sum()))
     assert masked == sorted(masked, reverse=True)
     assert masked[0] > 10 * masked[-1] > 0
+
+
+def test_one_document_says_nothing_about_next_sentences(tiny_encoder):
+    task = Case("", {"name": "pretraining"}, {"text": DOCUMENTS}).task(tiny_encoder)
+    for documents, expected in ((DOCUMENTS[:1], True), (DOCUMENTS[:2], False)):
+        features = task.features(Dataset.from_dict({"text": documents}))
+        told = [finding.what for finding in task.check(features, "validation")]
+        assert any("nsp_accuracy says nothing" in what for what in told) == expected
 
 
 @pytest.mark.parametrize(("start", "end"), [(0.4, 0.1), (0.1, 0.4)])

@@ -11,7 +11,7 @@ import tokenizers
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small import raises
+from small import raised, raises
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
@@ -170,15 +170,14 @@ def test_nothing_of_question_or_context_is_lost(kind, question, context, max_len
 def test_questions_that_leave_no_room_are_named_together(kinds):
     questions = ["the cat ?", "dog " * 14, "the", "sat " * 300]
     contexts = tokenize(kinds["wordpiece"], ["cat"] * 4)
-    with pytest.raises(RowsError) as caught:
-        encode_pairs(kinds["wordpiece"], questions, contexts, max_length=24, stride=4)
-    assert [problem.where for problem in caught.value.problems] == ["row 2", "row 4"]
-    assert [problem.what[:22] for problem in caught.value.problems] == [
-        "the question 'dog dog ",
-        "the question 'sat sat ",
+    pairs = (kinds["wordpiece"], questions, contexts)
+    error = raised(RowsError, encode_pairs, *pairs, max_length=24, stride=4)
+    assert [(problem.where, problem.what[:22]) for problem in error.problems] == [
+        ("row 2", "the question 'dog dog "),
+        ("row 4", "the question 'sat sat "),
     ]
-    assert "has 14 tokens, which leaves no room in windows of 24" in str(caught.value)
-    assert len(str(caught.value)) < 500
+    assert "has 14 tokens, which leaves no room in windows of 24" in str(error)
+    assert len(str(error)) < 500
     encode_pairs(kinds["wordpiece"], ["dog " * 13], contexts[:1], max_length=24, stride=4)
 
 

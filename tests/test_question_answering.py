@@ -4,8 +4,10 @@ import json
 import math
 import shutil
 from collections import Counter
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import squad_metrics
 from bertkit.files import read_json
 from bertkit.models.encoder import load_tokenizer
+from bertkit.models.heads.spans import WindowSpans, best_of_windows
 from bertkit.recipe.recipe import load_recipe
 from bertkit.tasks.base import calibrate, prepare
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
@@ -113,7 +116,9 @@ def by_hand(task, features, logits, row, context):
         text = context[pieces.starts[first] : pieces.ends[last]]
         start = int(pieces.starts[first]) + len(text) - len(text.lstrip())
         if text.strip():
-            merged.setdefault(text.strip(), [start, start + len(text.strip()), []])[2].append(score)
+            end = start + len(text.strip())
+            end += len([*takewhile(lambda char: category(char)[0] == "M", context[end:])])
+            merged.setdefault(context[start:end], [start, end, []])[2].append(score)
     temperature = task.options.temperature or 1.0
     whole = [null] * task.unanswerable + [score for *_, scores in merged.values() for score in scores]
     top = max(whole, default=0.0)
@@ -342,12 +347,12 @@ def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path):
 )
 def test_wrong_answers_are_named_by_file_line_and_id(answers, starts, what, tmp_path):
     wrong = [asked(name, answers, answer_start=starts) for name in ("q-17", "q-18")]
-    with pytest.raises(DataError) as caught:
-        get(tmp_path, asked("fine", ["good"], answer_start=None), *wrong)
-    places = [problem.where.rpartition("/")[2] for problem in caught.value.problems]
+    fine = asked("fine", ["good"], answer_start=None)
+    error = raises(DataError, None, get, tmp_path, fine, *wrong)
+    places = [problem.where.rpartition("/")[2] for problem in error.problems]
     early = "`answer_start` holds" in what  # said of the first row that is not read
     assert places == (["rows.jsonl:2"] if early else ["rows.jsonl:2, id q-17", "rows.jsonl:3, id q-18"])
-    assert what in str(caught.value)
+    assert what in str(error)
 
 
 def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path):
@@ -374,11 +379,31 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder):
     assert prepared(["cat"], unanswerable=True).options.unanswerable is True
     assert "or none" in prepared(["cat"], []).describe()
     assert "no_answer_auc" not in prepared(["cat"]).metrics
-    with pytest.raises(
-        DataError, match=r"task\.unanswerable is false, but train has 2 questions without an answer"
-    ):
-        prepared(["cat"], [], [], unanswerable=False)
+    said = r"task\.unanswerable is false, but train has 2 questions without an answer"
+    raises(DataError, said, prepared, ["cat"], [], [], unanswerable=False)
     raises(DataError, "no question of train has an answer", prepared, [], [])
+    raises(DataError, "null_threshold: has no effect", prepared, ["cat"], null_threshold=1.0)
+
+
+def test_answers_longer_than_any_that_is_given_are_counted(kinds):
+    answers = [{"text": ["cat sat on"], "answer_start": [4]}, {"text": ["cat"], "answer_start": [4]}]
+    rows = rows_of(["the cat sat on"] * 2).add_column("answers", answers)
+    for most, expected in (
+        (2, ["train: 1 of 2 answers (50.0%) is longer than 2 tokens, so never predicted whole"]),
+        (3, []),
+    ):
+        task = qa(kinds["wordpiece"], max_answer_length=most)
+        told = [finding.what for finding in task.check(task.features(rows), "train")]
+        assert [what for what in told if "never predicted" in what] == expected
+
+
+@pytest.mark.parametrize(
+    ("context", "start", "end", "answer"), [("cafe\u0301 a", 0, 4, "cafe\u0301"), ("यह है", 3, 4, "है")]
+)
+def test_an_answer_keeps_the_marks_that_a_tokenizer_strips(context, start, end, answer):
+    window = WindowSpans(np.ones(1), np.zeros(1, int), np.zeros(1, int), 0.0)
+    ((first, last),) = best_of_windows([window], np.array([start]), np.array([end]), context, 1).spans
+    assert context[first:last] == answer
 
 
 # --- fitting
@@ -629,8 +654,8 @@ def test_a_question_is_asked_by_its_columns(runs):
 
 def test_the_command_line_answers_questions_on_a_file(runs, tmp_path, capsys):
     run = runs["v1"]
-    context = "the cat was good and the dog was bad"
-    (tmp_path / "context.txt").write_text(context, encoding="utf-8-sig")
+    context = "the cat was good\r\nand the dog was bad"
+    (tmp_path / "context.txt").write_bytes(context.encode("utf-8-sig"))
     arguments = ("predict", run.folder, "dog ?", "cat ?", "--context", tmp_path / "context.txt")
     told = [json.loads(line) for line in said(capsys, *arguments, "--json").splitlines()]
     rows = [{"question": question, "context": context} for question in ("dog ?", "cat ?")]
@@ -660,8 +685,8 @@ def test_a_foreign_model_always_answers(tiny_encoder, tmp_path):
     scores = bertkit.evaluate(tmp_path, data=file, task="question-answering")["metrics"]
     assert scores["f1_no_answer"] == 0.0
     raises(ModelError, "was not trained by bertkit", bertkit.load, tmp_path)
-    with pytest.raises(ModelError, match="lacks 2 tensors"):  # it has no head
-        bertkit.load(tiny_encoder, task="question-answering")
+    # it has no head
+    raises(ModelError, "lacks 2 tensors", bertkit.load, tiny_encoder, task="question-answering")
 
 
 def test_soft_targets_cost_the_mean_of_what_start_and_end_cost():

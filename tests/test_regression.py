@@ -30,16 +30,13 @@ KINDS = {
 }
 
 
-def in_units(rows, offset, factor):
-    return [row | {"score": offset + factor * row["score"]} for row in rows]
-
-
 def trained(folder, home, *overrides, units=(0.0, 1.0)):
     """A run on the small rows, whose numbers are in other units."""
     folder.mkdir()
     recipe = small.recipe(folder, home, *LEARNED, *overrides, kind="regression")
     for file in folder.glob("*.jsonl"):
-        small.write_rows(file, in_units(small.read_rows(file), *units))
+        rows = small.read_rows(file)
+        small.write_rows(file, [row | {"score": units[0] + units[1] * row["score"]} for row in rows])
     return train(recipe, folder / "run")
 
 

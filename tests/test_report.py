@@ -660,15 +660,13 @@ def served():
     )
 
 
-def explained():
-    return render("explanation.html", name=ARABIC, explained=report_sections.explained([EXPLANATION]))
-
-
 PAGES = {
     "report": lambda facts: report(in_arabic(facts)),
     "comparison": lambda facts: page_of(both := [in_arabic(facts), facts], comparison.pairs(both)),
     "audit": lambda facts: audited(),
-    "explanation": lambda facts: explained(),
+    "explanation": lambda facts: render(
+        "explanation.html", name=ARABIC, explained=report_sections.explained([EXPLANATION])
+    ),
     "server": lambda facts: served(),
 }
 

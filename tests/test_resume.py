@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from itertools import count
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -46,6 +46,8 @@ from bertkit.training.train import train
 RHYTHM = """training.per_device_train_batch_size=2 training.gradient_accumulation_steps=2
 training.num_train_epochs=3 training.eval_strategy=steps training.eval_steps=3
 training.logging_steps=1""".split()
+# rows from Python, which a run folder keeps
+ROWS = {split: small.rows("single-label", 16) for split in ("train", "validation")}
 KILLED_AT = 16  # the micro-batch: the second half of step 8, after checkpoints 3 and 6, in the second epoch
 
 
@@ -187,8 +189,7 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path):
 
 def test_dropout_is_really_random_here(recipe, uninterrupted, run):
     """Without it, the tests of this file would pass with random states that are not put back."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "load_random", lambda *_: None)
+    with patch.object(checkpoint, "load_random", lambda *_: None):
         train(recipe, run.folder, resume=True)
     assert last(run) != last(uninterrupted)
 
@@ -203,8 +204,7 @@ def test_killed_before_the_first_checkpoint_and_twice_after_it(recipe, uninterru
 
 def test_killed_while_it_evaluates_after_training(recipe, uninterrupted, tmp_path):
     """The model has its place then, and `finish` does not come to its end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.training.finish.over_seeds", Mock(side_effect=Killed))
+    with patch("bertkit.training.finish.over_seeds", side_effect=Killed):
         raised(Killed, train, recipe, tmp_path / "run")
     same(train(recipe, tmp_path / "run", resume=True), uninterrupted)
 
@@ -212,8 +212,7 @@ def test_killed_while_it_evaluates_after_training(recipe, uninterrupted, tmp_pat
 @pytest.mark.parametrize("write", ["write_text", "write_json"])
 def test_killed_at_the_very_start_it_can_be_started_again(write, recipe, tmp_path):
     """Before its first file the folder is as good as empty; after recipe.yaml it is a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"bertkit.training.metadata.{write}", Mock(side_effect=Killed))
+    with patch(f"bertkit.training.metadata.{write}", side_effect=Killed):
         raised(Killed, train, recipe, tmp_path / "run")
     started = (tmp_path / "run/recipe.yaml").is_file()
     assert started == (write == "write_json")
@@ -233,14 +232,13 @@ def test_a_checkpoint_of_all_weights_is_not_resumed_with_lora(runs, tmp_path):
     run = Run(shutil.copytree(runs["adapter"].folder, tmp_path / "run"))
     (newest(run) / "adapter_model.safetensors").rename(newest(run) / "model.safetensors")
     rewritten(newest(run), "other.json", {})
-    with pytest.raises(
-        ModelError,
-        match=r"checkpoint-6: has no adapter_model.safetensors: it was written with another peft.*\n.*started with",
-    ):
-        train(run.recipe, run.folder, resume=True)
+    said = (
+        r"checkpoint-6: has no adapter_model.safetensors: it was written with another peft.*\n.*started with"
+    )
+    raises(ModelError, said, train, run.recipe, run.folder, resume=True)
 
 
-def test_divided_micro_batches(tiny_encoder_with_dropout, tmp_path, monkeypatch):
+def test_divided_micro_batches(tiny_encoder_with_dropout, tmp_path):
     """How they were divided is known from the checkpoint, although there is more room now."""
     forward = TextClassification.forward
 
@@ -250,8 +248,7 @@ def test_divided_micro_batches(tiny_encoder_with_dropout, tmp_path, monkeypatch)
         return forward(self, model, batch)
 
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.auto_find_batch_size=true")
-    with monkeypatch.context() as patch:
-        patch.setattr(TextClassification, "forward", cramped)
+    with patch.object(TextClassification, "forward", cramped):
         whole = train(given, tmp_path / "whole")
         run = killed(given, tmp_path / "run")
     assert read_json(newest(run) / "division.json") == {"parts": 2}
@@ -304,8 +301,7 @@ def test_killed_after_it_stopped_early(place, tiny_encoder_with_dropout, tmp_pat
 
     monkeypatch.setattr(TaskData, "evaluate", evaluate)
     monkeypatch.chdir(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.training.seed.merge_and_calibrate", Mock(side_effect=Killed))
+    with patch("bertkit.training.seed.merge_and_calibrate", side_effect=Killed):
         raised(Killed, train, given, "run")
     scores = count(1.0)
     Path("run").rename(place)
@@ -384,8 +380,8 @@ def test_another_number_of_processes_is_refused(recipe, run, monkeypatch):
         monkeypatch.setattr(Arguments, "world_size", now)
         kept = files(run)
         wanted = f"checkpoint-6: the number of processes was {before} when it was written, and is {now} now"
-        with pytest.raises(ModelError, match=rf"{wanted}\n.*Continue with {before} \("):
-            train(recipe, run.folder, resume=True, changed=changed)
+        wanted += rf"\n.*Continue with {before} \("
+        raises(ModelError, wanted, train, recipe, run.folder, resume=True, changed=changed)
         assert files(run) == kept
 
 
@@ -398,8 +394,7 @@ def test_a_kill_while_a_checkpoint_is_written(recipe, uninterrupted, tmp_path):
         publish(aside, folder)
 
     publish = checkpoint.publish
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "publish", dead)
+    with patch.object(checkpoint, "publish", dead):
         raised(Killed, train, recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
     assert newest(run).name == "checkpoint-3"
@@ -468,9 +463,8 @@ def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(
     handler = signal.getsignal(number)
     run = Run(tmp_path / "run")
     kind = KeyboardInterrupt if number == signal.SIGINT else SystemExit
-    with pytest.raises(kind) as caught:
-        train(recipe, run.folder, callbacks=[Told(at, number)])
-    assert number == signal.SIGINT or caught.value.code == 143
+    error = raised(kind, train, recipe, run.folder, callbacks=[Told(at, number)])
+    assert number == signal.SIGINT or error.code == 143
     assert signal.getsignal(number) == handler
     assert latest_intact(run.checkpoints / "seed-42")[0] == run.checkpoints / "seed-42" / f"checkpoint-{at}"
     assert f"stopped after step {at} of" in caplog.text
@@ -568,12 +562,10 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe, uninterrupted, ru
     others = {"versions": environment["versions"] | {"torch": "1.0", "peft": None}}
     write_json(run.folder / "environment.json", others)
     before = files(run)
-    with pytest.raises(UserError, match=r"(?s)torch 1\.0, now .*; peft None, now .*resume and changed"):
-        train(recipe, run.folder, resume=True)
-    # rows that a run folder keeps
-    given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
-    with pytest.raises(ModelError, match="has another optimizer"):
-        train(recipe, run.folder, data=given, resume=True, changed=True, optim="adafactor")
+    said = r"(?s)torch 1\.0, now .*; peft None, now .*resume and changed"
+    raises(UserError, said, train, recipe, run.folder, resume=True)
+    more = {"data": ROWS, "resume": True, "changed": True, "optim": "adafactor"}
+    raises(ModelError, "has another optimizer", train, recipe, run.folder, **more)
     assert files(run) == before
     train(recipe, run.folder, resume=True, changed=True)
     assert read_json(run.folder / "environment.json")["versions"] == environment["versions"]
@@ -632,8 +624,9 @@ def test_a_model_of_other_weights_is_refused(kind, change, what, runs, places):
     """Also where only the used rows of the word embedding are trained; and the run stays as it was."""
     run = runs[kind]
     before = files(run)
-    with pytest.raises(ModelError, match=rf"checkpoint-6: the weight {what}.*\n.*or start a new run"):
-        train(run.recipe.with_(change.format(**places)), run.folder, resume=True, changed=True)
+    said = rf"checkpoint-6: the weight {what}.*\n.*or start a new run"
+    other = run.recipe.with_(change.format(**places))
+    raises(ModelError, said, train, other, run.folder, resume=True, changed=True)
     assert files(run) == before
 
 
@@ -675,8 +668,8 @@ def test_a_run_that_another_program_trains_in_the_meantime_keeps_its_recipe(
     if resume:
         killed(recipe, run.folder, at=1)
     monkeypatch.setattr(metadata, "prepare_jobs", slowly)
-    with pytest.raises(UserError, match="started with another recipe" if resume else "holds a finished run"):
-        train(recipe, run.folder, resume=resume)
+    said = "started with another recipe" if resume else "holds a finished run"
+    raises(UserError, said, train, recipe, run.folder, resume=resume)
     assert run.recipe == head
     assert run.results["seeds"][0]["steps"] == 0
 
@@ -692,10 +685,8 @@ def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe, run, 
         shutil.copytree(folder, started.checkpoints / "seed-42")
         write_text(started.folder / "recipe.yaml", to_yaml(mine))
         before = files(started)
-        with pytest.raises(
-            RecipeError, match=r"seed-42: contains checkpoints of another recipe\n.*resume and changed"
-        ):
-            train(mine, started.folder, resume=True)
+        said = r"seed-42: contains checkpoints of another recipe\n.*resume and changed"
+        raises(RecipeError, said, train, mine, started.folder, resume=True)
         assert files(started) == before
     (seed / "recipe.sha256").unlink()
     raises(
@@ -709,8 +700,8 @@ def test_what_transformers_refuses_on_resume_is_said(recipe, run):
     """A resumed training has its step before it has its optimizer; errors of its own steps are no user's."""
     before = files(run)
     other = recipe.with_("training.lr_scheduler_type=warmup_stable_decay", "training.warmup_steps=20")
-    with pytest.raises(RecipeError, match=r"training: warm-up \(20\) and decay \(2\) exceed all 12 steps"):
-        train(other, run.folder, resume=True, changed=True)
+    said = r"training: warm-up \(20\) and decay \(2\) exceed all 12 steps"
+    raises(RecipeError, said, train, other, run.folder, resume=True, changed=True)
     assert files(run) == before
     raises(ValueError, "a defect", train, recipe, run.folder, resume=True, callbacks=[Defect()])
 
@@ -729,22 +720,19 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe, run):
     write_json(run.folder / "data.json", data | {"fingerprints": {"train": "others"}})
     for other, said in ((longer, "num_train_epochs: 4"), (recipe, "sha256 differs")):
         raises(UserError, said, train, other, run.folder, resume=True)
-    given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
-    with pytest.MonkeyPatch.context() as patch:
-        kill(patch, at=1)
-        raised(Killed, train, recipe, run.folder, data=given, resume=True, changed=True)
+    with pytest.MonkeyPatch.context() as patched:
+        kill(patched, at=1)
+        raised(Killed, train, recipe, run.folder, data=ROWS, resume=True, changed=True)
     assert run.recipe.data.source == "memory"
     assert sorted(path.name for path in (run.folder / "data").iterdir()) == [
         "train.parquet",
         "validation.parquet",
     ]
     head = recipe.with_("task.method=head", "~training")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(METHODS, "head", Mock(side_effect=Killed))
+    with patch.dict(METHODS, head=Mock(side_effect=Killed)):
         raised(Killed, train, head, run.folder, resume=True, changed=True)
     assert run.recipe == head
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.training.finish.publish", Mock(side_effect=Killed))
+    with patch("bertkit.training.finish.publish", side_effect=Killed):
         raised(Killed, train, recipe, run.folder, resume=True, changed=True)
     assert run.recipe == recipe
     assert train(longer, run.folder, resume=True, changed=True).recipe == longer

@@ -88,7 +88,7 @@ def test_the_whole_way(tiny_encoder, tmp_path, capsys):
     assert load(run).task.grade(answers, Dataset.from_list(rows)).scores == test["metrics"]
 
 
-def test_ranks_are_those_of_brute_force(tiny_encoder, tmp_path):
+def test_ranks_are_those_of_brute_force(tiny_encoder, tmp_path, monkeypatch):
     predictor = load(made(tiny_encoder, tmp_path / "m"), precision="fp32")
     rows = [
         {"query": q, "document": d, "query_id": n, "document_id": m}
@@ -104,6 +104,8 @@ def test_ranks_are_those_of_brute_force(tiny_encoder, tmp_path):
     assert_allclose([a["score"] for a in answers], cosines.ravel(), atol=1e-6)
     ranks = [1 + int((row > value + 1e-7).sum()) for row in cosines for value in row]
     assert [a["rank"] for a in answers] == ranks
+    monkeypatch.setattr(Retrieval, "chunk_size", 2)
+    assert [a["rank"] for a in predictor(rows)] == ranks
     best = [list(DOCUMENTS)[i] for i in np.argsort(-cosines[0], kind="stable")]
     assert [each["id"] for each in answers[0]["found"]] == best
     assert "found" not in answers[1]
@@ -177,6 +179,14 @@ PAIR = {"query": "cat", "document": "the cat", "grade": 1}
 def test_bad_rows_are_named(rows, said, tmp_path):
     file = write_rows(tmp_path / "train.jsonl", rows)
     raises(DataError, said, read_as, {"name": "retrieval"}, file)
+
+
+def test_a_document_without_a_query_needs_no_grade(tmp_path):
+    for name in ("train", "test"):
+        write_rows(tmp_path / f"{name}.jsonl", [PAIR, {"query": "", "document": "far", "grade": None}])
+    data = read_as({"name": "retrieval"}, tmp_path)
+    assert data.rows["test"]["grade"][:] == [1.0, 0.0]
+    assert data.rows["train"]["document"][:] == ["the cat"]
 
 
 def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
@@ -314,7 +324,7 @@ def test_cached_vectors_need_no_weights(tiny_encoder, tmp_path, monkeypatch):
     again = cached_vectors(str(folder), "query")
     changing = cached_vectors(str(folder), "query")
     config = read_json(folder / "config.json")
-    (folder / "config.json").write_text(json.dumps(config | {"changed": True}))
+    small.change_json(folder / "config.json", changed=True)
     raises(ModelError, "its files have changed since it was loaded", changing, ["a text that is not kept"])
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr("bertkit.retrieval.vector_models.load_as", None)  # nothing may be loaded any more

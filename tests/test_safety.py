@@ -25,7 +25,7 @@ import small
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from small import largest_file, raised, raises, refused, write_rows
+from small import change_json, largest_file, raised, raises, refused, write_rows
 from test_resume import killed
 
 from bertkit.cli.main import main
@@ -134,10 +134,9 @@ AUTO_MAP = {
 def evil(model, marker, monkeypatch):
     """A model that brings its own code, and a user who answers yes to whatever is asked."""
     (model / "evil.py").write_text(EVIL.format(marker=str(marker)))
-    write_json(model / "config.json", read_json(model / "config.json") | {"auto_map": AUTO_MAP})
-    tokenizer = read_json(model / "tokenizer_config.json")
-    tokens = {"auto_map": {"AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]}}
-    write_json(model / "tokenizer_config.json", tokenizer | tokens)
+    change_json(model / "config.json", auto_map=AUTO_MAP)
+    tokens = {"AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]}
+    change_json(model / "tokenizer_config.json", auto_map=tokens)
     monkeypatch.setattr(builtins, "input", lambda *_: "y")
     return model
 
@@ -156,8 +155,7 @@ def test_an_architecture_that_only_its_code_knows_is_refused(ours, evil, marker)
     if not ours:
         del config["bertkit"]
     write_json(evil / "config.json", config)
-    tokenizer = read_json(evil / "tokenizer_config.json")
-    write_json(evil / "tokenizer_config.json", tokenizer | {"tokenizer_class": "EvilTokenizer"})
+    change_json(evil / "tokenizer_config.json", tokenizer_class="EvilTokenizer")
     raised(ModelError, load, evil, task="text-classification")
     raised(ModelError, load_tokenizer, evil)
     assert not marker.exists()
@@ -169,8 +167,7 @@ def test_training_runs_no_code_of_its_encoder(evil, marker, tmp_path):
     assert not marker.exists()
     assert not list(run.folder.rglob("*.py"))
     (tmp_path / "other").mkdir()
-    config = read_json(evil / "config.json") | {"model_type": "evil", "architectures": ["EvilModel"]}
-    write_json(evil / "config.json", config)
+    change_json(evil / "config.json", model_type="evil", architectures=["EvilModel"])
     raised(ModelError, train, recipe, tmp_path / "other")
     assert not marker.exists()
 
@@ -193,7 +190,7 @@ def written(name, content):
 
 def said(**fields):
     """What writes fields of config.json, as somebody else would."""
-    return lambda model: write_json(model / "config.json", read_json(model / "config.json") | fields)
+    return lambda model: change_json(model / "config.json", **fields)
 
 
 def change(how):
@@ -256,8 +253,8 @@ def tokenizer(settings, parts=None, *, short=False):
     """
 
     def spoil(model):
-        write_json(model / "tokenizer_config.json", read_json(model / "tokenizer_config.json") | settings)
-        write_json(model / "tokenizer.json", read_json(model / "tokenizer.json") | (parts or {}))
+        change_json(model / "tokenizer_config.json", **settings)
+        change_json(model / "tokenizer.json", **(parts or {}))
         config = read_json(model / "config.json")
         if short:
             config["bertkit"]["max_length"] = None

@@ -53,10 +53,6 @@ class StandIn(Predictor):
         return super().stream(rows)
 
 
-def stand_in(predictor, model):
-    return StandIn(**{part.name: getattr(predictor, part.name) for part in fields(predictor)}, wait=model)
-
-
 SCOPE = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict", "raw_path": b"/predict"}
 SCOPE |= {
     "headers": [(b"content-type", b"application/json")],
@@ -87,11 +83,9 @@ async def post(app, text, leaves=None):
 
 def test_a_full_house_and_clients_that_go_away(tiny_encoder):
     model = Model()
-    app = make_app(
-        stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model),
-        "small",
-        Limits(max_concurrent_requests=3),
-    )
+    predictor = predictor_of(KEPT["single-label"], tiny_encoder)
+    parts = {part.name: getattr(predictor, part.name) for part in fields(predictor)}
+    app = make_app(StandIn(**parts, wait=model), "small", Limits(max_concurrent_requests=3))
 
     async def run():
         leaves = asyncio.Event()

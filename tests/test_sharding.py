@@ -2,7 +2,6 @@
 together.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -30,12 +29,9 @@ ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVI
 
 @pytest.fixture(scope="module")
 def done(tiny_encoder, tmp_path_factory):
-    return left_by(sharded, tiny_encoder, tmp_path_factory.mktemp("sharded"))
-
-
-def left_by(program, encoder, folder):
     """The folder, after the program ran."""
-    command = [sys.executable, str(program.__file__), str(encoder), str(folder)]
+    folder = tmp_path_factory.mktemp("sharded")
+    command = [sys.executable, sharded.__file__, str(tiny_encoder), str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return folder
@@ -110,10 +106,7 @@ def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model
     names += [f"checkpoints/seed-42/checkpoint-4/{name}" for name in last]
     for name in names:
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
-    steps = [
-        [json.loads(line)["step"] for line in said(run, "metrics.jsonl").splitlines()]
-        for run in (whole, parts)
-    ]
+    steps = [[event["step"] for event in small.read_rows(run / "metrics.jsonl")] for run in (whole, parts)]
     assert steps[0] == steps[1]
 
 

@@ -60,13 +60,10 @@ def test_parts_are_contiguous_whole_chunks_and_even(chunk, count):
         assert max(chunks) - min(chunks) <= 1
 
 
-@pytest.mark.parametrize(("case", "count"), [("single-label", 1), ("retrieval", 2), ("ner-document", 4)])
+@pytest.mark.parametrize(("case", "count"), [("single-label", 1), ("ner-document", 4)])
 def test_answers_of_parts_are_those_of_the_whole(case, count, models, tmp_path, capsys):
-    """Also for a task that ranks the documents of a chunk, and one that reads sentences with their
-    neighbours.
-    """
-    texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
-    texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else texts
+    """Also for a task that reads sentences with their neighbours."""
+    texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else ROWS
     file = write_rows(tmp_path / "in.jsonl", texts)
     made = tmp_path / "made.jsonl"
     command = ("predict", models / case, "--input", file, "--output", made)
@@ -94,13 +91,12 @@ def test_vectors_of_parts_are_those_of_the_whole(models, rows, tmp_path, monkeyp
     assert tables[0]["id"].to_pylist() == [row["id"] for row in ROWS]
 
 
-def commands(models, rows, out):
-    yield ["predict", f"{models}/single-label", "--input", rows, "--output", f"{out}/made.jsonl"]
-    yield ["embed", f"{models}/similarity-in-batch", "--input", rows, "--output", f"{out}/made.npy"]
-
-
 def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_path, capsys):
-    for command in commands(models, rows, tmp_path / "out"):
+    out = tmp_path / "out"
+    for command in (
+        ["predict", f"{models}/single-label", "--input", rows, "--output", f"{out}/made.jsonl"],
+        ["embed", f"{models}/similarity-in-batch", "--input", rows, "--output", f"{out}/made.npy"],
+    ):
         for shard in ("0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"):
             assert f"error: shard {shard}: not a part: i/n is expected" in refused(
                 capsys, *command, f"--shard={shard}"
@@ -109,7 +105,7 @@ def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_
         assert f"error: shard 1/12: {rows} has 11 rows" in told
         assert "4 chunks of up to 3" in told
         assert "at most 4 shards" in told
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
@@ -133,6 +129,8 @@ def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
 def test_what_has_no_parts_is_refused(more, message, models, rows, capsys):
     words = [word.replace("ROWS", str(rows)) for word in more]
     assert message in refused(capsys, "predict", models / "single-label", *words, "--shard", "1/2")
+    told = refused(capsys, "predict", models / "retrieval", "--input", rows, "--shard", "1/2")
+    assert "ranked together" in told
 
 
 @pytest.mark.parametrize("rank", [0, 1])

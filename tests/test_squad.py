@@ -168,9 +168,7 @@ def test_anything_else_is_no_answer():
         ([{"text": "a", "answer_start": 3.0}], "answer 1 has the answer_start 3.0, where a whole number"),
         ([{"text": "a", "answer_start": True}], "answer 1 has the answer_start True, where a whole number"),
     ):
-        with pytest.raises(ValueError, match=r"where|but") as caught:
-            read_answers(value)
-        assert message in str(caught.value)
+        assert message in str(raises(ValueError, r"where|but", read_answers, value))
 
 
 def at(text, start):
@@ -213,10 +211,9 @@ def test_answers_that_can_not_be_used():
 
 
 def test_all_bad_answers_are_named():
-    with pytest.raises(ValueError, match="answer") as caught:
-        check_answers(CONTEXT, ["Warsaw", "Vistula", ""])
+    error = raises(ValueError, "answer", check_answers, CONTEXT, ["Warsaw", "Vistula", ""])
     vistula = "answer 2, 'Vistula', has no answer_start, and the context has it more than once"
-    assert caught.value.args == (vistula, "answer 3, '', is empty")
+    assert error.args == (vistula, "answer 3, '', is empty")
 
 
 @given(

@@ -307,6 +307,10 @@ def test_verdicts():
         assert "scored 0.9500 in the search" in last
     assert "(95 % interval -0.0100 … 0.3000; McNemar's exact test: p = 0.010)" in paired(-0.01, 0.3).verdict
     assert verdict("f1", 3, 0.95, [0.7], [0.7], better)[0].startswith("NOT better")
+    alone = Pair(("base", "best"), "They share no row.", "f1")  # as of documents
+    for best, start in (([0.9, 0.8], "Better"), ([0.9, 0.6], "NOT distinguishable"), ([0.9], "NOT dist")):
+        first, last = verdict("f1", 3, 0.95, best, [0.7, 0.7][: len(best)], alone)
+        assert first.startswith(start)
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -411,7 +415,7 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
     fewer = {"trials": 1, "confirm": 1}
     sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", **fewer)
     (tmp_path / "other.yaml").write_text(SPACE.replace("8", "16"))
-    before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
+    before = small.files(tmp_path / "s")
 
     def refused(change, recipe, space):
         small.raises(
@@ -422,7 +426,7 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
     refused("space", recipe_of(room), tmp_path / "other.yaml")
     monkeypatch.setattr(program, "_dry_run", lambda *_: rehearsed("1"))
     refused("data", recipe_of(room), room / "space.yaml")
-    assert {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()} == before
+    assert small.files(tmp_path / "s") == before
 
 
 def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(
@@ -490,16 +494,7 @@ def test_trials_are_listed_best_first(tmp_path):
 
 
 def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_path, monkeypatch, capsys):
-    command = [
-        "sweep",
-        f"{room}/small.yaml",
-        "--space",
-        f"{room}/space.yaml",
-        "--trials",
-        "2",
-        "--confirm",
-        "1",
-    ]
+    command = f"sweep {room}/small.yaml --space {room}/space.yaml --trials 2 --confirm 1".split()
     monkeypatch.setattr("bertkit.training.publish.write_reports", lambda *_: None)  # it takes most of a run
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     said = small.said(capsys, *command, "--output-dir", tmp_path / "whole", *more)

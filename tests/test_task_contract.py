@@ -99,6 +99,14 @@ def ask(task, model, batch_size=4):
     return Predictor(task, model.eval(), CPU, "fp32", batch_size, {})
 
 
+def reopened(task, model, folder):
+    """The model, saved in this folder and loaded from it."""
+    save(model, task, folder, SETTINGS)
+    again = load(folder, precision="fp32")
+    assert again.task.options == task.options
+    return again
+
+
 def opened(kind, folder, capfd):
     """The folder's model by this class of transformers, which finds every tensor and warns of nothing."""
     transformers.logging.set_verbosity_warning()
@@ -166,9 +174,7 @@ def test_every_parameter_moves(case, tiny_encoder, begun):
 def test_saved_and_loaded_it_gives_the_same_answers(case, begun, tmp_path):
     task, model = begun(case)
     task = calibrate(task, case.rows(), ask(task, model).predict_features)
-    save(model, task, tmp_path / "model", SETTINGS)
-    again = load(tmp_path / "model", precision="fp32")
-    assert again.task.options == task.options
+    again = reopened(task, model, tmp_path / "model")
     assert again.task.tokenizer.split_special_tokens
     rows = case.asked
     assert dataclasses.replace(again, model=again.model.to(CPU), device=CPU)(rows) == ask(task, model)(rows)
@@ -209,9 +215,7 @@ def test_only_the_encoder_rounds(case, precision, tiny_encoder):
     columns = case.inputs
     set_seed(0)
     model = task.model(encoder(tiny_encoder))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    small.stir(model.parameters())
     texts = {n: [drawn.choices(VOCABULARY, k=drawn.randint(3, 9)) for _ in TEXTS * 5] for n in columns}
     rows = {
         name: values if name == "tokens" else [" ".join(words) for words in values]

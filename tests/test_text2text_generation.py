@@ -143,6 +143,11 @@ def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder):
     told = [finding.what for finding in task.check(features, "train")]
     assert any("1 of 5 targets (20.0%) is truncated at 8 tokens" in each for each in told), told
     assert any("3 of 5 targets (60.0%) are changed by the tokenizer" in each for each in told), told
+    shorter = replace(task, options=options.model_copy(update={"generation": Generation(max_new_tokens=3)}))
+    told = [finding.what for finding in shorter.check(features, "train")]
+    assert any(
+        "2 of 5 targets (40.0%) are longer than any answer, which has at most 3" in each for each in told
+    ), told
 
 
 def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder, tmp_path):

@@ -15,7 +15,7 @@ import small
 import steps
 import torch
 import transformers
-from cases import CASES, NER, encoder
+from cases import BY_ID, NER, encoder
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -178,9 +178,8 @@ def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_
 
 
 def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder, tmp_path):
-    case = next(case for case in CASES if case.id == "ner-crf")
     args = steps.arguments(tmp_path, 4, 1, learning_rate=1e-3, weight_decay=0.1)
-    trainer = steps.made(case, tiny_encoder, args)
+    trainer = steps.made(BY_ID["ner-crf"], tiny_encoder, args)
     groups = [(group, p) for group in trainer.create_optimizer().param_groups for p in group["params"]]
     found = {p: (group["lr"], group["weight_decay"]) for group, p in groups}
     names = {p: name for name, p in trainer.model.named_parameters()}
@@ -193,8 +192,8 @@ def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder, tmp_path):
 
 def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_encoder, tmp_path):
     """LoRA puts modules between the names that a task knows; the other task's chain has a rate of its own."""
-    case = next(case for case in CASES if case.id == "ner-crf")
-    trainer = steps.made(case, tiny_encoder, steps.arguments(tmp_path, 4, 1, learning_rate=1e-3))
+    args = steps.arguments(tmp_path, 4, 1, learning_rate=1e-3)
+    trainer = steps.made(BY_ID["ner-crf"], tiny_encoder, args)
     heads = {name: nn.ModuleDict({"adapted": copy.deepcopy(trainer.model)}) for name in ("entities", "other")}
     trainer.model = nn.ModuleDict({"heads": nn.ModuleDict(heads)})
     trainer.learner = SimpleNamespace(learning_rate_factors={"heads.entities.crf": 30.0})
@@ -604,8 +603,8 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
     ):
         raises(bertkit.UserError, message, load_recipe, file, [override])
     (tmp_path / "train.conll").write_text("the B-O\ncat B-ANIMAL\n")
-    with pytest.raises(bertkit.UserError, match="'O' cannot be an entity type"):
-        train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
+    recipe = load_recipe(file, ["~data.source.validation"])
+    raises(bertkit.UserError, "'O' cannot be an entity type", train, recipe, tmp_path / "run")
 
 
 def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):

@@ -10,7 +10,7 @@ import sys
 from dataclasses import fields
 from importlib.metadata import version
 from statistics import fmean, stdev
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import small
@@ -53,6 +53,7 @@ from bertkit.run import Run
 from bertkit.sections import Batching
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import finish as program
+from bertkit.training.seed import METHODS
 from bertkit.training.train import train
 
 KINDS = ("single-label", "multi-label", "regression")
@@ -84,7 +85,7 @@ def test_the_run_folder_holds_what_it_promises(runs):
     run = runs["single-label"]
     assert run.finished
     assert run.recipe == load_recipe(run.folder.parent / "small.yaml", small.LEARN)
-    there = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
+    there = small.files(run.folder).keys()
     promised = (
         "recipe.yaml results.json environment.json data.json metrics.jsonl model/config.json model/README.md "
     )
@@ -124,17 +125,8 @@ def test_the_attention_that_runs_is_named(tiny_encoder, tmp_path, caplog):
 def test_nothing_in_a_run_is_a_pickle(runs, lora):
     for run in (runs["single-label"], lora):
         for path in (path for path in run.folder.rglob("*") if path.is_file()):
-            assert path.suffix in (
-                ".yaml",
-                ".json",
-                ".jsonl",
-                ".csv",
-                ".safetensors",
-                ".md",
-                ".html",
-                ".sha256",
-                "",
-            ), path
+            kinds = ".yaml .json .jsonl .csv .safetensors .md .html .sha256".split()
+            assert path.suffix in ["", *kinds], path
             assert path.suffix or path.name == ".lock"
             head = path.read_bytes()[:2]
             assert not head.startswith((b"PK", b"\x80")), path  # how torch.save and pickle begin
@@ -192,6 +184,7 @@ def test_a_metric_of_one_label_can_choose(tiny_encoder, tmp_path):
         tmp_path, tiny_encoder, "training.metric_for_best_model=f1/good", "training.max_steps=1"
     ).results
     assert results["headline"] == "f1/good"
+    assert results["over_seeds"]["validation"]["f1/good"]["mean"] == results["seeds"][0]["headline"]
     assert results["seeds"][0]["headline"] == results["splits"]["validation"]["metrics"]["f1/good"]
 
 
@@ -333,8 +326,9 @@ def test_a_model_that_answers_otherwise_from_disk_does_not_pass(tiny_encoder, tm
         real(run, predictor, rows)
 
     monkeypatch.setattr(program, "verify", tampered)
-    with pytest.raises(ModelError, match="a fresh process answers 7 of 7 rows differently"):
-        small.trained(tmp_path, tiny_encoder, "verify=true", "training.max_steps=1")
+    said = "a fresh process answers 7 of 7 rows differently"
+    more = ("verify=true", "training.max_steps=1")
+    raises(ModelError, said, small.trained, tmp_path, tiny_encoder, *more)
     assert not Run(tmp_path / "run").finished
 
 
@@ -453,13 +447,11 @@ def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
     monkeypatch.setattr(TextClassification, "loss", of)
     steps = ("training.num_train_epochs=9", f"training.gradient_accumulation_steps={accumulation}")
     recipe = small.recipe(tmp_path, tiny_encoder, *steps, *how)
-    with pytest.raises(UserError, match="the loss is nan at step 6, over") as caught:
-        train(recipe, tmp_path / "run")
-    assert "learning_rate" in str(caught.value)
+    error = raises(UserError, "the loss is nan at step 6, over", train, recipe, tmp_path / "run")
+    told = str(error).replace(f"{tmp_path}/", "")
+    assert "learning_rate" in told
     rows = sorted({*seen[place - 2], *seen[place - 1]})
-    assert ", over " + ", ".join(f"train.jsonl:{row + 1}, id row-{row}" for row in rows) in str(
-        caught.value
-    ).replace(f"{tmp_path}/", "")
+    assert ", over " + ", ".join(f"train.jsonl:{row + 1}, id row-{row}" for row in rows) in told
 
 
 STEPS = ("training.eval_strategy=steps", "training.eval_steps=3")
@@ -544,6 +536,15 @@ def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monke
         recipe,
         tmp_path / "run",
     )
+
+
+def test_too_little_memory_for_a_few_rows(tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        METHODS, "contrastive", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory."))
+    )
+    recipe = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training")
+    said = r"task.method: contrastive: CUDA out of memory.*\n.*model\.max_length"
+    raises(RecipeError, said, train, recipe, tmp_path / "run")
 
 
 def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder, tmp_path):
@@ -758,8 +759,7 @@ def run(tiny_encoder, tmp_path_factory):
         "dataloader_num_workers=1",
         "dataloader_prefetch_factor=3",
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Arguments, "__getattribute__", recorded)
+    with patch.object(Arguments, "__getattribute__", recorded):
         small.trained(folder, tiny_encoder, *(f"training.{key}" for key in keys))
     return folder / "run", read
 
@@ -794,8 +794,8 @@ def test_a_default_asks_for_nothing(tmp_path, tiny_encoder, name):
     default = training_fields()[name].default
     assert small.recipe(tmp_path, tiny_encoder, f"training.{name}={json.dumps(default)}")
     other = json.dumps(not default)
-    with pytest.raises(RecipeError, match=f"training.{name}: bertkit decides this"):
-        small.recipe(tmp_path, tiny_encoder, f"training.{name}={other}")
+    said = f"training.{name}: bertkit decides this"
+    raises(RecipeError, said, small.recipe, tmp_path, tiny_encoder, f"training.{name}={other}")
 
 
 def test_the_best_checkpoint_alone_is_saved(tmp_path, tiny_encoder):
@@ -810,5 +810,6 @@ def test_the_best_checkpoint_alone_is_saved(tmp_path, tiny_encoder):
         training = small.recipe(tmp_path, tiny_encoder, *changes).training
         names = "eval_strategy save_strategy eval_steps save_steps".split()
         assert tuple(map(training.get, names)) == keys
-    with pytest.raises(RecipeError, match=r"training\.save_strategy: best needs evaluations"):
-        load_recipe(tmp_path / "small.yaml", ["training.save_strategy=best", "training.eval_strategy=no"])
+    never = ["training.save_strategy=best", "training.eval_strategy=no"]
+    said = r"training\.save_strategy: best needs evaluations"
+    raises(RecipeError, said, load_recipe, tmp_path / "small.yaml", never)

@@ -6,8 +6,6 @@ trainings, but for said/ with what each process printed.
 Run:  python two.py ENCODER FOLDER
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

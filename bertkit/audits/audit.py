@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -95,12 +96,13 @@ def audit(
     if next is not None and not unlabelled:
         raise UserError("next", "there is no file to choose rows from", "Add the file: unlabelled.")
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
-    folder = Path(output_dir)
+    folder = Run(Path(output_dir)).folder
     run = None
-    named = isinstance(source, str | Path) and data is None and source not in task_names()
-    if isinstance(source, str | Path) and Path(source, "recipe.yaml").is_file():
-        run = Run(Path(source))
-        source = f"{source}/recipe.yaml"
+    source = fspath(source) if isinstance(source, PathLike) else source
+    named = isinstance(source, str) and data is None and source not in task_names()
+    if isinstance(source, str) and (stored := Run(Path(source)).folder / "recipe.yaml").is_file():
+        run = Run(stored.parent)
+        source = str(stored)
     trained = [str(source), *(word for word in overrides if word.startswith("data."))]
     if not named:
         trained = [f"{folder}/recipe.yaml", "folds=null"]
@@ -160,7 +162,7 @@ def labels(recipe: Recipe, rows: Sequence[Row], others: Sequence[Row] = ()) -> S
     rows: of train. others: those of the other splits that a model answered, with their `split`.
     """
     if target := _judged(recipe, rows[0]):
-        if others:
+        if others := [row for row in others if target in row]:  # test may be unlabelled
             rows = [*({"split": "train", **row} for row in rows), *others]
         column = _schema(recipe).columns[target]
         part = LABELS[column.holds](recipe, rows, target, column.answered)

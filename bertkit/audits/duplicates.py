@@ -56,19 +56,12 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
     ]
     every = [*train, *others]
     schema = kind.schema_of(recipe.task)
-    vectors = by_column(every, kind.schema, _told_apart(recipe, encode))
-    if all(schema.columns[name].unordered for name in schema.shown(every[0])):
-        vectors = [np.sum(vectors, axis=0)]
-    return duplicates(schema, every, list(map(centred, vectors)))
-
-
-def _told_apart(recipe: Recipe, encode: Encode) -> Encode:
-    """`encode`, but texts of UNKNOWN have random vectors, equal for equal texts: theirs would be nearly the
-    same.
-    """
     tokenizer = resolve_encoder(recipe.model).tokenizer()
 
-    def vectors(texts: Sequence[str]) -> Vectors:
+    def apart(texts: Sequence[str]) -> Vectors:
+        """The vectors of `encode`; mostly unknown texts get random ones, equal for equal texts: theirs
+        would be nearly the same.
+        """
         encoded = np.array(encode(texts))
         for row, tokens in enumerate(tokenize(tokenizer, texts)):
             if tokens.ids and tokens.ids.count(tokenizer.unk_token_id) >= UNKNOWN * len(tokens.ids):
@@ -76,7 +69,10 @@ def _told_apart(recipe: Recipe, encode: Encode) -> Encode:
                 encoded[row] = unit(rng.standard_normal((1, encoded.shape[1])))[0]
         return encoded
 
-    return vectors
+    vectors = by_column(every, kind.schema, apart)
+    if all(schema.columns[name].unordered for name in schema.shown(every[0])):
+        vectors = [np.sum(vectors, axis=0)]
+    return duplicates(schema, every, list(map(centred, vectors)))
 
 
 def clusters(

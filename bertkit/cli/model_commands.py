@@ -173,7 +173,7 @@ def _predict_texts(
         raise UserError("", what, fix + example(source, predictor.task, reads))
     failures = (OSError, UnicodeDecodeError)
     with translated(failures, DataError, str(context), "cannot be read", "Use a text file in UTF-8."):
-        passage = context.read_text(encoding="utf-8-sig") if context else ""
+        passage = context.read_bytes().decode("utf-8-sig") if context else ""
     for name in filter(os.path.isfile, texts):
         say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]

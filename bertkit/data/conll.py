@@ -16,7 +16,7 @@ from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted, repeated
 
-_CONLLU = ("number", "tokens", "lemma", "tags", "xpos", "feats", "head", "deprel", "deps", "misc")
+_CONLLU = "number tokens lemma tags xpos feats head deprel deps misc".split()
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 
 # lines that are looked at before the others; tokens that decide

@@ -50,6 +50,9 @@ def read_corpus(
     source.
     Raises DataError: a source without documents, values that are not text, with their locations.
     """
+    from datasets import Dataset
+    from datasets.table import MemoryMappedTable
+
     for part in chain.from_iterable(parts.values()):
         if not part.fingerprint and not Path(part.name).is_file():
             raise DataError(
@@ -67,7 +70,12 @@ def read_corpus(
             of_split = folder / split
             if of_split.is_dir():
                 facts = read_json(of_split / FACTS)
-                loaded[split] = _open(of_split, prefixes, facts["fingerprint"])
+                table = MemoryMappedTable.from_file(str(of_split / DOCUMENTS))
+                file = array("H", _column(of_split, "file").tobytes())
+                number = array("q", _column(of_split, "number").tobytes())
+                fingerprint = facts["fingerprint"]
+                rows = Dataset(table, fingerprint=fingerprint[:32])
+                loaded[split] = Loaded(rows, Origin(prefixes, file, number), fingerprint)
                 hashes[split] = _column(of_split, "hashes")
                 findings[split] = list(starmap(Finding, facts["findings"]))
     notes = [finding for split in SPLITS for finding in findings.get(split, [])]
@@ -219,17 +227,6 @@ class _Writer:
         self._characters += self._size
         self._texts = []
         self._size = 0
-
-
-def _open(folder: Path, prefixes: Sequence[str], fingerprint: str) -> Loaded:
-    from datasets import Dataset
-    from datasets.table import MemoryMappedTable
-
-    table = MemoryMappedTable.from_file(str(folder / DOCUMENTS))
-    file = array("H", _column(folder, "file").tobytes())
-    number = array("q", _column(folder, "number").tobytes())
-    rows = Dataset(table, fingerprint=fingerprint[:32])
-    return Loaded(rows, Origin(prefixes, file, number), fingerprint)
 
 
 def _column(folder: Path, name: str) -> Any:

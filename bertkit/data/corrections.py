@@ -283,9 +283,10 @@ def _targets(
         others = replace(old.without(*schema.targets), origin=origin)
         some = others.with_(**{name: [record.values[name] for record in relabelled]})
         if column.tagged:
-            some, notes = tag_words(
-                _as_listed(some, relabelled), split, "BIO" if column.holds == "tags" else "none"
-            )
+            if "tokens" in some.values and all("text" in record.values for record in relabelled):
+                # tags are of the texts that the records repeat
+                some = some.without("tokens").with_(text=[record.values["text"] for record in relabelled])
+            some, notes = tag_words(some, split, "BIO" if column.holds == "tags" else "none")
             if column.holds == "tags" and "tokens" not in validate_rows(others, split)[0].values:
                 some, notes = validate_rows(as_spans(some), split)  # what has a tag depends on the model
         else:
@@ -303,13 +304,6 @@ def _targets(
         if column.holds != "number":  # what is noticed of the documents of a query is of all of them
             targets.findings.extend(finding for finding in notes if finding.level != "note")
     return targets
-
-
-def _as_listed(table: Table, records: Sequence[_Record]) -> Table:
-    """The rows with the texts that the records repeat in place of their tokens: tags are of these."""
-    if "tokens" not in table.values or not all("text" in record.values for record in records):
-        return table
-    return table.without("tokens").with_(text=[record.values["text"] for record in records])
 
 
 def _replaced(table: Table, split: str, targets: _Targets, column: Column, by: str) -> Checked:

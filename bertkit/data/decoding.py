@@ -74,7 +74,9 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
                     number, what, f"if it is UTF-16, {setting('encoding', wide)}" if number == 1 else ""
                 )
             if in_utf8 and not line.isascii():
-                read = _as_utf8(line, encoding)
+                read = None
+                with suppress(UnicodeError):
+                    read = line.encode(encoding, "surrogateescape").decode()
                 in_utf8 = read is not None
                 # UTF-16 may have bytes of ASCII alone
                 other = other or ("" if not read or read.isascii() else read)
@@ -87,13 +89,6 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
     finally:
         with suppress(ValueError):  # the stream is closed already
             text.detach()
-
-
-def _as_utf8(line: str, encoding: str) -> str | None:
-    """The line in UTF-8, None where its bytes are not."""
-    with suppress(UnicodeError):
-        return line.encode(encoding, "surrogateescape").decode()
-    return None
 
 
 def _misread(name: str, encoding: str, text: str) -> Finding:

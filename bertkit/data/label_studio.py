@@ -67,7 +67,8 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
         fix = "If it is not the right one, mark the ground truth, and export again."
         problems.findings.append(warn(f"{problems.name}: {what}; the first of each was read", fix))
     fields = dict.fromkeys(name for task in read for name in task.fields if name not in _TARGETS)
-    texts = [name for name in fields if name != "id" and _hold_text(read, name)]
+    others = {name for task in read for name in fields if not isinstance(task.fields.get(name), str)}
+    texts = [name for name in fields if name != "id" and name not in others]
     texts = [name for name in (spec.columns.get("text"), "text") if name in texts][:1] or texts
     results_by_name = list(chain.from_iterable((task.results or {}).items() for task in read))
     regions = list(dict.fromkeys(name for name, results in results_by_name if any(map(_marks, results))))
@@ -93,10 +94,6 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
         targets = {"spans": regions, "labels" if several.intersection(choices) else "label": choices}
         row |= {target: controls[names[0]] for target, names in targets.items() if len(names) == 1}
         yield number, row | {n: value for n, value in controls.items() if n not in _TARGETS or n in mapped}
-
-
-def _hold_text(tasks: Iterable[_Task], name: str) -> bool:
-    return all(isinstance(task.fields.get(name), str) for task in tasks)
 
 
 def _marks(value: Any) -> bool:

@@ -18,15 +18,9 @@ from bertkit.sections import DataSpec
 from bertkit.text import Json, Record, listed, short_repr
 from bertkit.validation import did_you_mean
 
-_COLUMNS = (
-    "pandas.Series",
-    "pandas.Index",
-    "polars.Series",
-    "pyarrow.Array",
-    "pyarrow.ChunkedArray",
-    "numpy.ndarray",
-    "datasets.Column",
-)
+_COLUMNS = """
+    pandas.Series pandas.Index polars.Series pyarrow.Array pyarrow.ChunkedArray numpy.ndarray datasets.Column
+""".split()
 _INSTEAD = {
     "polars.LazyFrame": "Give frame.collect().",
     "datasets.IterableDataset": "Load it without streaming=True.",

@@ -100,9 +100,7 @@ def joined(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 def _is_single(token: str) -> bool:
     """Whether a token is one character, with its marks."""
-    return len(token) == 1 or (
-        len(token) > 1 and all(unicodedata.category(mark)[0] in "MC" for mark in token[1:])
-    )
+    return token != "" and all(unicodedata.category(mark)[0] in "MC" for mark in token[1:])
 
 
 def _are_words(before: str, token: str, *, both: bool = False) -> bool:

@@ -26,10 +26,10 @@ Places = list[tuple[int, int]]  # characters, end exclusive
 Marked = tuple[str, list[Span]]  # a text and its spans
 _KEYS = ("start", "end", "label")
 _NAMES = {  # of a span -> what it is called, the most usual first
-    "start": ("start", "begin", "offset", "start_offset", "startOffset"),
-    "end": ("end", "stop", "end_offset", "endOffset"),
-    "label": ("label", "type", "tag", "entity", "entity_group", "entity_type", "labels"),
-    "text": ("text", "name", "surface", "mention", "word"),
+    "start": "start begin offset start_offset startOffset".split(),
+    "end": "end stop end_offset endOffset".split(),
+    "label": "label type tag entity entity_group entity_type labels".split(),
+    "text": "text name surface mention word".split(),
 }
 
 
@@ -74,7 +74,7 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit
     offsets = words(text, unit)
     starts = [start for start, _ in offsets]
     ends = [end for _, end in offsets]
-    counts = dict.fromkeys(("other", "trimmed", "empty", "misaligned", "cut", "lost", "overlapping"), 0)
+    counts = dict.fromkeys("other trimmed empty misaligned cut lost overlapping".split(), 0)
     problems: list[str] = []
     trimmed: list[Span] = []
     aligned: list[tuple[int, Entity]] = []
@@ -84,7 +84,10 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit
             continue
         start = span["start"]
         end = span["end"]
-        counts["other"] += _says_other(span, text[start:end])
+        stated = span.get("text")
+        counts["other"] += (  # whatever its case and whitespace
+            isinstance(stated, str) and stated.casefold().split() != text[start:end].casefold().split()
+        )
         touched = bisect_right(ends, start), bisect_left(starts, end)
         if start == end or touched[0] >= touched[1]:
             counts["empty"] += 1
@@ -106,7 +109,13 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit
             continue
         counts["misaligned"] += touched != inside
         aligned.append((end - start, (span["label"], first, stop)))
-    disjoint = _disjoint(aligned)
+    # the longest, then the longest that shares no word with it, and so on
+    taken = set[int]()
+    disjoint = list[Entity]()
+    for _, entity in sorted(aligned, key=lambda item: -item[0]):
+        if taken.isdisjoint(range(entity[1], entity[2])):
+            taken.update(range(entity[1], entity[2]))
+            disjoint.append(entity)
     counts["overlapping"] = len(aligned) - len(disjoint)
     return Aligned(tags_of(disjoint, len(offsets), "BIO"), trimmed, counts, problems)
 
@@ -176,23 +185,6 @@ def _fault(text: str, span: Record) -> str:
     if start < 0 or end > len(text):
         return f"is from {start} to {end}, but the text has {counted(len(text), 'character')}"
     return ""
-
-
-def _says_other(span: Record, text: str) -> bool:
-    """Whether a span has a text of its own, and it is another one, whatever its case and whitespace."""
-    stated = span.get("text")
-    return isinstance(stated, str) and stated.casefold().split() != text.casefold().split()
-
-
-def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
-    """(length, entity): the longest, then the longest that shares no word with it, and so on."""
-    taken = set[int]()
-    disjoint = list[Entity]()
-    for _, entity in sorted(aligned, key=lambda item: -item[0]):
-        if taken.isdisjoint(range(entity[1], entity[2])):
-            taken.update(range(entity[1], entity[2]))
-            disjoint.append(entity)
-    return disjoint
 
 
 def _read_span(number: int, value: object) -> Span:

@@ -64,7 +64,11 @@ def calibrate(
     >>> bertkit.calibrate("runs/quickstart")["options"]["temperature"] > 0
     True
     """
-    folder = _folder(source)
+    if not (path := Path(source).expanduser()).is_dir():
+        raise ModelError(not_a_run(path))
+    folder = model_folder(source)
+    if "bertkit" not in read_json(folder / "config.json"):
+        raise ModelError(folder, "was not trained by bertkit", "Use a run, or the model folder of one.")
     predictor = require_torch_model(load(folder), source)
     goal = threshold_target(predictor.task, precision, recall, label, overall)
     split, rows = rows_of_split(source, predictor, data, None, ("validation",), overrides)
@@ -92,16 +96,6 @@ def calibrate(
         write_json(run.folder / "results.json", run.results | {"calibrated": section["calibration"]})
         write_reports(run, explains=False)
     return {**section["calibration"], **scores}
-
-
-def _folder(source: str | Path) -> Path:
-    """The model folder on this machine. Raises ModelError."""
-    if not (path := Path(source).expanduser()).is_dir():
-        raise ModelError(not_a_run(path))
-    folder = model_folder(source)
-    if "bertkit" not in read_json(folder / "config.json"):
-        raise ModelError(folder, "was not trained by bertkit", "Use a run, or the model folder of one.")
-    return folder
 
 
 def _fitted(

@@ -67,7 +67,8 @@ def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray:
         plain = np.asarray(values)
         return plain.astype(np.float32) if plain.dtype == np.float64 else plain
     kind = np.float32 if isinstance(fill, float) else np.int64
-    table = np.full((len(values), max(map(len, values))), fill, dtype=kind)
+    # onnxruntime's Scan fails on zero words
+    table = np.full((len(values), max(1, *map(len, values))), fill, dtype=kind)
     for row, filled in zip(table, values, strict=True):
         row[: len(filled)] = filled
     return table

@@ -42,9 +42,7 @@ def encode_words(
     (before, after), _ = template(tokenizer, 1)
     room = max_length - len(before) - len(after)
     space: Any = tokenizer.convert_tokens_to_ids("▁")
-    columns: Encoded = {
-        name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute", "unread")
-    }
+    columns: Encoded = {name: [] for name in "input_ids row length words heads mute unread".split()}
     for row, (stream, start, end) in enumerate(_streams(tokenized, documents or range(len(texts)))):
         read, heads = _heads(tokenized[row], words[row], space if space != tokenizer.unk_token_id else None)
         mute = len(words[row]) - len(read)

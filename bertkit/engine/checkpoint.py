@@ -73,22 +73,19 @@ class CheckpointTrainer(Trainer):
                 else:
                     write_json(aside / name, content)
             publish(aside, parent / f"checkpoint-{self.state.global_step}")
-            self._remove_old(parent)
+            present = checkpoints(
+                parent
+            )  # transformers' own rotation takes checkpoint-2.old for a checkpoint
+            removable = [p for p in present[:-1] if step_of(p) != self.state.best_global_step]
+            excess = len(present) - (self.args.save_total_limit or len(present))
+            for old in removable[: max(excess, 0)]:
+                shutil.rmtree(old)
 
     def _determine_best_metric(self, metrics: Any, trial: Any) -> bool:
         """A new best model is saved at once, because it is loaded at the end."""
         best = super()._determine_best_metric(metrics, trial)
         self.control.should_save |= best and self.args.load_best_model_at_end
         return bool(best)
-
-    def _remove_old(
-        self, parent: Path
-    ) -> None:  # that of transformers takes checkpoint-2.old for a checkpoint
-        present = checkpoints(parent)
-        removable = [p for p in present[:-1] if step_of(p) != self.state.best_global_step]
-        excess = len(present) - (self.args.save_total_limit or len(present))
-        for old in removable[: max(excess, 0)]:
-            shutil.rmtree(old)
 
     @property
     def undecided(self) -> Json | None:

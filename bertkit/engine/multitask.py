@@ -137,7 +137,9 @@ class SharedEncoder(nn.Module):
         self.tasks = tasks
         self.models = nn.ModuleDict({_key(name): model for name, model in models.items()})
         inner = {name: model.get_base_model() if lora else model for name, model in models.items()}
-        share_encoder((model, tasks[name].extra_modules(model).values()) for name, model in inner.items())
+        # bare encoders last: nothing of theirs trains the pooler
+        joining = sorted(inner.items(), key=lambda pair: pair[1].base_model is pair[1])
+        share_encoder((model, tasks[name].extra_modules(model).values()) for name, model in joining)
 
     def forward(self, name: str, batch: Batch) -> Any:
         """The outputs of this task's model."""

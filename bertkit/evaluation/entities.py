@@ -28,7 +28,7 @@ Tags = Collection[Sequence[str]]
 Stated = Mapping[int, Sequence[tuple[Any, ...]]]
 
 _SCORES = ("precision", "recall", "f1")
-_ERRORS = ("correct", "boundary", "type", "both", "missed", "spurious")
+_ERRORS = "correct boundary type both missed spurious".split()
 
 
 def metric_names(types: Sequence[str]) -> list[str]:

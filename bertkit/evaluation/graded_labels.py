@@ -107,11 +107,17 @@ class GradedLabels(Graded):
         temperature = self.temperature or 1.0
         likely = self.table.argmax(axis=1) if self.kind == "single-label" else self.table > 0.5
         right = likely == self.references
+        parts = (
+            metrics.decision_outcomes(
+                self.kind, self.tempered(1 / temperature, rows), self.references[rows], self.chosen[rows]
+            )
+            for rows in blocks(len(self.table))
+        )
         calibrated = {
             "temperature": temperature,
             "decisions": right.size,
             "errors": int((~right).sum()),
-            "ece_before": self._error_at(1 / temperature),
+            "ece_before": calibration.calibration_error(chain.from_iterable(parts)),
             "ece_after": self.scores["ece"],
             "thresholds": self.thresholds,
         }
@@ -119,16 +125,6 @@ class GradedLabels(Graded):
         if (self.chosen < 0).any():
             details["answered"] = float((self.chosen >= 0).mean())
         return details | coverage
-
-    def _error_at(self, temperature: float) -> float:
-        """The calibration error at `temperature` times the one in use."""
-        parts = (
-            metrics.decision_outcomes(
-                self.kind, self.tempered(temperature, rows), self.references[rows], self.chosen[rows]
-            )
-            for rows in blocks(len(self.table))
-        )
-        return calibration.calibration_error(chain.from_iterable(parts))
 
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """The most probable label of each row, or of several labels each; none of numbers."""

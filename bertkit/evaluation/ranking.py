@@ -140,12 +140,14 @@ def searched(
     document = np.fromiter((place[name] for name in ids(rows, "document")), np.int64, len(rows))
     first = {int(rows_of[query][0]): index for index, query in enumerate(queries)}
     by_id = np.array(sorted(range(len(documents)), key=documents.__getitem__))
+    by_term = document_vectors.T  # if sparse, as CSR once: each product would convert it
+    by_term = by_term if isinstance(by_term, np.ndarray) else by_term.tocsr()
     waiting = {}  # answers of later rows
     for row in range(len(rows)):
         if row in first:
             index = first[row]
             query = queries[index]
-            scores = query_vectors[index : index + 1] @ document_vectors.T
+            scores = query_vectors[index : index + 1] @ by_term
             scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
             if named and query in place and place[query] not in document[rows_of[query]]:
                 scores[place[query]] = -np.inf  # the query itself, as BEIR leaves it out (ArguAna, Quora)

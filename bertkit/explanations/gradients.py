@@ -55,9 +55,14 @@ def integrated_gradients(
         with layer.register_forward_hook(lambda *_: vectors):
             return score(task.forward(model, copies))
 
+    tokenizer = task.tokenizer
+    mask = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
+    special = torch.isin(
+        ids, ids.new_tensor(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}))
+    )
     with torch.no_grad():
         x = layer(ids)
-        start = layer(_masked(task, ids))
+        start = layer(ids.where(special, int(mask or 0)))
         value = f(x).item()
         baseline = f(start).item()
     method = IntegratedGradients(f)
@@ -70,13 +75,3 @@ def integrated_gradients(
         if complete or 2 * steps > max_steps:
             return Integrated(tokens, value, baseline, error, complete, steps)
         steps *= 2
-
-
-def _masked(task: Task, ids: Tensor) -> Tensor:
-    """The ids with all tokens masked, except for special ones."""
-    tokenizer = task.tokenizer
-    mask = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
-    special = torch.isin(
-        ids, ids.new_tensor(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}))
-    )
-    return ids.where(special, int(mask or 0))

@@ -112,11 +112,13 @@ def span(read: Read) -> list[Target]:
         what = "no answer"
         start = 0
         end = 0
-    return [Target(what, "logit", {window: _borders(start, end)})]
-
-
-def _borders(start: int, end: int) -> Score:
-    return lambda outputs: outputs.start_logits[:, start].float() + outputs.end_logits[:, end].float()
+    return [
+        Target(
+            what,
+            "logit",
+            {window: lambda out: out.start_logits[:, start].float() + out.end_logits[:, end].float()},
+        )
+    ]
 
 
 def pair(read: Read) -> list[Target]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -94,13 +95,9 @@ def same(one: Any, other: Any, close: float = CLOSE, name: str = "") -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key], close, key) for key in one)
     if name in RANKED:
-        one, other = map(_scores, (one, other))
+        one, other = (list(map(itemgetter("score"), ranked)) for ranked in (one, other))
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(same(*pair, close) for pair in zip(one, other, strict=True))
     if isinstance(one, float) and isinstance(other, float):
         return one == other or abs(one - other) <= close * max(abs(one), 1.0)
     return bool(one == other)
-
-
-def _scores(ranked: Sequence[Any]) -> list[Any]:
-    return [item["score"] for item in ranked]

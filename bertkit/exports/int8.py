@@ -68,6 +68,7 @@ def scale_by_token(proto: ModelProto) -> None:
     by both in turn.
     """
     from onnx import numpy_helper
+    from onnx.helper import make_node
 
     nodes = [*proto.graph.node]
     scales = {node.output[1] for node in nodes if node.op_type == "DynamicQuantizeLinear"}
@@ -79,7 +80,10 @@ def scale_by_token(proto: ModelProto) -> None:
         if node.op_type == "DynamicQuantizeLinear":
             proto.graph.node.extend(_by_row(node.input[0], *node.output[:2]))
         elif node.op_type == "Mul" and node.input[1] in products:
-            proto.graph.node.extend(_multiplied(node, products[node.input[1]]))
+            scale, weight_scale = products[node.input[1]].input
+            sums = f"{node.output[0]}_sums"
+            proto.graph.node.append(make_node("Mul", [node.input[0], scale], [sums]))
+            proto.graph.node.append(make_node("Mul", [sums, weight_scale], [node.output[0]]))
         elif node.output[0] not in products:
             proto.graph.node.append(node)
     proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in CONSTANTS.items())
@@ -103,12 +107,3 @@ def _by_row(x: str, y: str, scale: str) -> Iterator[Any]:
     yield make_node("Expand", ["int8_zero", f"{y}_count"], [f"{y}_zeros"])
     yield make_node("QuantizeLinear", [f"{y}_rows", f"{y}_scales", f"{y}_zeros"], [f"{y}_bytes"], axis=0)
     yield make_node("Reshape", [f"{y}_bytes", f"{y}_shape"], [y])
-
-
-def _multiplied(node: Any, product: Any) -> Iterator[Any]:
-    """What `Mul(sums, Mul(scale, weight_scale))` gives, with a scale for each row."""
-    from onnx.helper import make_node
-
-    scale, weight_scale = product.input
-    yield make_node("Mul", [node.input[0], scale], [f"{node.output[0]}_sums"])
-    yield make_node("Mul", [f"{node.output[0]}_sums", weight_scale], [node.output[0]])

@@ -52,7 +52,10 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
         for file in sorted(run.model.rglob("*"))
         if not file.is_dir()
     }
-    extra = _extra_modules(run.model / "config.json")
+    try:  # the weights beside model.safetensors
+        extra = set(read_json(run.model / "config.json")["bertkit"]["extra_weights"].values())
+    except (OSError, UserError, KeyError, TypeError, AttributeError):
+        extra = set()  # `load` reports what is wrong with it
     files = {path: file for path, file in present.items() if path in extra or fits(path, PUSHED)}
     if left := present.keys() - files.keys():
         logger.warning("not uploaded, as no model folder has them: %s", ", ".join(sorted(left)))
@@ -80,14 +83,6 @@ def _problems(call: Callable[[], Any]) -> list[Problem]:
     return []
 
 
-def _extra_modules(config: Path) -> set[str]:
-    """The weights beside model.safetensors that a model's config names."""
-    try:
-        return set(read_json(config)["bertkit"]["extra_weights"].values())
-    except (OSError, UserError, KeyError, TypeError, AttributeError):
-        return set()  # `load` reports what is wrong with it
-
-
 def _unsafe(file: Path) -> Iterator[Problem]:
     # of a hard link, the other name is unknown
     if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:
@@ -105,7 +100,11 @@ def _private(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
     folders = {str(run.folder.resolve()), f"{Path.home()}/", *local_paths(run.recipe)}
     token = get_token()
     for path, file in files.items():
-        text = _text(file)
+        # all that the file states, or the header of safetensors; as it is, then without JSON's escapes
+        with file.open("rb") as raw:
+            size = int.from_bytes(raw.read(8), "little") if file.suffix == ".safetensors" else -1
+            text = raw.read(size).decode(errors="replace")
+        text += ESCAPE.sub(lambda escape: chr(int(escape[1], 16)) if escape[1] else "/", text)
         for folder in sorted(
             folder for folder in folders if len(folder) >= MIN_PATH_LENGTH and folder in text
         ):
@@ -114,13 +113,3 @@ def _private(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
             yield Problem(
                 str(file), "contains a token of the Hub", f"Remove it from {path}, and revoke the token."
             )
-
-
-def _text(file: Path) -> str:
-    """What a file states, as text: all of it, or the header of safetensors; as it is, then without JSON's
-    escapes.
-    """
-    with file.open("rb") as raw:
-        size = int.from_bytes(raw.read(8), "little") if file.suffix == ".safetensors" else -1
-        text = raw.read(size).decode(errors="replace")
-    return text + ESCAPE.sub(lambda escape: chr(int(escape[1], 16)) if escape[1] else "/", text)

@@ -59,7 +59,7 @@ def push(
     The card is generated again first; text between its markers, here or on the Hub, stays.
     repo_id: owner/model. A new repository is private; with `public` it is made public, after the upload.
     name_private: a public card may name models and data sets that are not public.
-    dry_run: only list the files, and what would be deleted; nothing is changed.
+    dry_run: only list the files, and what would be deleted; nothing is changed on the Hub.
     revision: a branch, created if it is missing; by default main. Files of an older model that a loader would
     mistake for this one's, `READ`, are deleted by the same commit. Raises ModelError; the message gives the
     state on the Hub.

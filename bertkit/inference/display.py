@@ -92,16 +92,10 @@ def example(
     if {"text"} in reads:
         text = f"A text with one {mask} in it." if task.schema.special_tokens else "a text of yours"
         return f"{predict} '{text}'"
-    return f"echo {shell_word(example_row(task, reads))} | {predict} --input -"
+    row = {name: column.about for name, column in task.schema.columns.items() if name in reads[0]}
+    return f"echo {shell_word(json.dumps(row))} | {predict} --input -"
 
 
 def read_together(task: Task) -> str:
     """The columns of a model that reads several, such as `question and context`."""
     return " and ".join(name for name in task.schema.columns if name in task.inputs[0])
-
-
-def example_row(task: type[Task] | Task, reads: Sequence[frozenset[str]]) -> str:
-    """A row as JSON, whose values say what they are. reads: the sets of columns that the model takes."""
-    return json.dumps(
-        {name: column.about for name, column in task.schema.columns.items() if name in reads[0]}
-    )

@@ -20,6 +20,7 @@ from bertkit.data.disk_list import DiskList, disk_full_as_error
 from bertkit.data.on_disk import column_values
 from bertkit.data.python_inputs import scored_section
 from bertkit.data.schema import Answer
+from bertkit.data.values import is_blank
 from bertkit.encoding.texts import unknown_findings
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded, all_scores
@@ -109,7 +110,7 @@ def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
     """
     places: dict[str, list[int]] = {}
     cells = column_values(rows, column)
-    values = [NONE if cell is None or cell != cell else str(cell) for cell in cells]
+    values = [NONE if is_blank(cell) or cell != cell else str(cell) for cell in cells]
     present = [value for value in values if value != NONE]
     names = {value: value for value in values}
     if len(set(present)) > MOST_NUMBERS:
@@ -252,6 +253,8 @@ def evaluate(
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     if split is not None and isinstance(data, str | Path) and not Path(data).is_dir():
         raise RecipeError("`split` is a split of the run's data, `data` another file: pass only one of them")
+    if rerank and metrics:
+        raise UserError("metrics", "custom metrics are not supported with rerank", "Leave them out.")
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     split, rows = rows_of_split(source, predictor, data, split, ("test", "validation"), overrides)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -34,20 +35,31 @@ logger = logging.getLogger(__name__)
 
 
 class CachedEncoder:
-    """An encoder whose outputs are kept: calls between `forget` and the next are the same call."""
+    """An encoder that, within `keeping`, computes the first call after each `forget`, and returns its outputs
+    to the next ones.
+    """
 
     def __init__(self, forward: Any) -> None:
         self.forward = forward
-        self.outputs = None
+        self.outputs: list[Any] | None = None
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
         if self.outputs is None:
-            self.outputs = self.forward(*args, **inputs)
-        return self.outputs
+            return self.forward(*args, **inputs)
+        self.outputs = self.outputs or [self.forward(*args, **inputs)]
+        return self.outputs[0]
 
     def forget(self) -> None:
         """The next call is computed."""
-        self.outputs = None
+        self.outputs = []
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """After the block, each call is computed, as for one task alone."""
+        try:
+            yield
+        finally:
+            self.outputs = None
 
 
 @final
@@ -126,7 +138,7 @@ class MultiTaskPredictor:
         items = {name: [None] * len(encoded) for name, encoded in features.items()}
         runners = {name: part.predict_features for name, part in self.tasks.items()}
         first = next(iter(runners.values()))
-        with first.inference():
+        with first.inference(), self.encoder.keeping():
             for names, together in _group_by_input(self.tasks, features).items():
                 lengths = [features[names[0]]["length"][indices[0]] for indices in together]
                 for batch in first.batches(lengths):
@@ -140,7 +152,6 @@ class MultiTaskPredictor:
                         decoded = task.items(on_cpu(runners[name].run(arrays)))
                         for index, item in zip(chosen, decoded, strict=True):
                             items[name][index] = item
-        self.encoder.forget()
         return items
 
 

@@ -18,7 +18,7 @@ from bertkit.text import Record, json_line
 Pairs = Iterable[tuple[Answer, Record]]  # answers and their rows
 Writer = Callable[[IO[str], Pairs], None]
 
-ENTITY = ("row", "id", "start", "end", "label", "text", "score")  # the columns of the format `entities`
+ENTITY = "row id start end label text score".split()  # the columns of the format `entities`
 
 
 def writer_of(

@@ -137,6 +137,9 @@ def predict(
     predictor = with_columns(predictor, columns)
     chosen = range(sys.maxsize)
     if part:
+        if predictor.task.schema.together:
+            what = "the documents of all rows are ranked together"
+            raise UserError("shard", what, "Leave it out; `bertkit embed` takes shards.")
         require_no_pipe(Path(file))
         total = sum(1 for _ in _rows(file, spec, corpus, Problems(file)))
         chosen = part.rows(file, total, predictor.task.chunk_size)

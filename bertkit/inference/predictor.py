@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from operator import add
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from pydantic import ValidationError
@@ -18,7 +19,7 @@ from bertkit.data.problems import Problems, WrongType
 from bertkit.data.python_rows import column_names, frame_like, frame_rows, is_frame
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Source, columns_of
-from bertkit.data.values import read_inputs, replace_surrogates
+from bertkit.data.values import has_columns, read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, RowsError, UserError
 from bertkit.files import not_a_run
@@ -135,16 +136,25 @@ class Predictor:
         return np.concatenate(parts)[: len(checked)]
 
     def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[Answer]:
-        """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's
-        columns.
+        """Answers in the rows' order, in constant memory. Raises DataError on a row that lacks a column.
 
+        Documents are ranked among those of all rows, which are then in memory.
         rows: as for `rows_of`. start: number of rows before these, for messages.
         """
 
         def answers(chunk: Sequence[Row], start: int) -> Iterable[Answer]:
             return map(self.rule, self.task.answer(self.canonical(chunk, start), self.predict_features))
 
-        return in_chunks(self.rows_of(rows), self.task.chunk_size, answers, start)
+        read = self.rows_of(rows)
+        size = self.task.chunk_size
+        if self.task.schema.together:
+            first = [*islice(read, 1)]
+            read = chain(first, read)
+            ranked = any(
+                not isinstance(row, str) and has_columns(row, ["query"], self.columns) for row in first
+            )
+            size = sys.maxsize if ranked else size
+        return in_chunks(read, size, answers, start)
 
     def rows_of(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The rows, one at a time. Raises DataError on what has no rows.
@@ -326,13 +336,19 @@ def load(
 
     task: for an external model, the task whose documented defaults it gets.
     precision: by default what this machine computes fastest in. batch_size: by default the run's.
-    Raises ModelError where the model cannot be loaded safely.
+    Raises ModelError where the model cannot be loaded safely, UserError for another precision or batch size.
 
     >>> model = bertkit.load("runs/quickstart")
     >>> answers = model(["Not bad at all.", "It broke after a day."])
     >>> [key for key in answers[0] if key in ("label", "score", "truncated")]
     ['label', 'score', 'truncated']
     """
+    if precision not in (None, *get_args(Precision)):
+        what = f"expected fp32, bf16 or fp16, found {precision!r}"
+        raise UserError("precision", what, "Leave it out: the fastest on this machine is the default.")
+    if batch_size is not None and batch_size < 1:
+        what = f"expected an integer from 1 on, found {batch_size}"
+        raise UserError("batch_size", what, "Leave it out: that of the run is the default.")
     folder = vet(model_folder(source, revision))
     settings = read_settings(folder, task, str(source))
     kind = settings.kind(str(source))

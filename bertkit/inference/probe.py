@@ -90,7 +90,9 @@ def change_by_padding(
     try:
         with torch.inference_mode():
             for part in (single, inputs):
-                states.append(_compared(model(**collate(part, device), **more), layers))
+                outputs = model(**collate(part, device), **more)
+                hidden = [outputs.hidden_states[layer] for layer in layers] or outputs.values()
+                states.append([s.float() for s in hidden if isinstance(s, torch.Tensor) and s.ndim > 1])
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {first_line(error)}"
         what = f"this {model.config.model_type} cannot read its tokenizer's inputs: {problem}"
@@ -106,9 +108,3 @@ def change_by_padding(
         for alone, padded in zip(*states, strict=True)
     ]
     return float(torch.stack(changes).max()) if changes else 0.0  # NaN where one of them is
-
-
-def _compared(outputs: Any, layers: Sequence[int]) -> list[torch.Tensor]:
-    """The hidden states of these layers; without layers, all outputs for each text."""
-    states = [outputs.hidden_states[layer] for layer in layers] if layers else outputs.values()
-    return [state.float() for state in states if isinstance(state, torch.Tensor) and state.ndim > 1]

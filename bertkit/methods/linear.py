@@ -73,12 +73,14 @@ class Linear:
 
 
 def words_of(names: Sequence[str]) -> list[str]:
-    """Label names as texts, `card_arrival` as "card arrival"; none where a name has no letter.
+    """Label names as texts, `card_arrival` as "card arrival"; none where a name has no letter, or two are one
+    text.
 
     Combining marks and joiners, which vowel signs are or stand beside, stay.
     """
     spaced = list(map(_spaced, names))
-    return spaced if all(re.search(r"[^\W\d]", name) for name in spaced) else []
+    distinct = len({*map(str.casefold, spaced)}) == len(spaced)
+    return spaced if distinct and all(re.search(r"[^\W\d]", name) for name in spaced) else []
 
 
 def _spaced(name: str) -> str:

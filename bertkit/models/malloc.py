@@ -7,6 +7,7 @@ sizes, as those of batches of texts have, the pieces that fit none of them add u
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,24 +26,27 @@ def give_back() -> None:
 
 
 @contextmanager
-def memory_kept() -> Iterator[Callable[[], None]]:
+def memory_kept() -> Iterator[Callable[[bool], None]]:
     """Within the block, glibc's malloc keeps freed memory: mapping pages again takes a quarter of a small
     step.
 
-    Yields a function to be called every few steps. It gives all freed memory back once the process holds more
-    than twice as much as at an earlier call.
+    Yields a function to be called at each step. It gives all freed memory back once the process holds more
+    than half of the machine's memory; with True, which every few steps pass, also once it holds more than
+    twice as much as at an earlier such call.
     """
     if platform.libc_ver()[0] != "glibc":
-        yield lambda: None
+        yield lambda _: None
         return
     libc = ctypes.CDLL(None)
     least = 0
+    most = os.sysconf("SC_PHYS_PAGES") // 2
 
-    def bound() -> None:
+    def bound(compare: bool) -> None:
         nonlocal least
         held = _held()
-        least = min(least, held) or held
-        if held > 2 * least:
+        if compare:
+            least = min(least, held) or held
+        if held > most or (compare and held > 2 * least):
             give_back()
             least = 0  # the next call sees what the steps need
 

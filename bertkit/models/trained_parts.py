@@ -40,7 +40,7 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     for half in halves(model):
         base = half.base_model
         count = half.config.num_hidden_layers
-        stacks = _stacks(base, count)
+        stacks = [stack for stack in _stacks(base) if len(stack) == count]
         if spec.layers and not stacks:
             raise UserError(
                 "freeze.layers",
@@ -65,16 +65,32 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     return model
 
 
-def _stacks(base: Module, count: int) -> list[list[Module]]:
-    """The modules of each list that has one per layer: of XLM, attention and feed-forward networks by
-    themselves.
+def recompute_layers(model: PreTrainedModel) -> PreTrainedModel:
+    """Enable activation checkpointing where transformers has none for the architecture, such as MPNet and
+    ALBERT.
     """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    for half in halves(model):
+        stacks = _stacks(half.base_model)
+        # several lists: not one per layer, as in XLM, whose layers also update a cache
+        if half.supports_gradient_checkpointing or len(stacks) > 1:
+            continue
+        half.supports_gradient_checkpointing = True
+        for layer in chain.from_iterable(stacks):
+            kind = type(layer)
+            layer.__class__ = type(kind.__name__, (kind, GradientCheckpointingLayer), {})
+    return model
+
+
+def _stacks(base: Module) -> list[list[Module]]:
+    """The modules of each outermost list: of XLM, attention and feed-forward networks by themselves."""
     from torch.nn import ModuleList
 
     stacks: dict[str, list[Module]] = {}
     for name, module in base.named_modules():
         inner = name.startswith(tuple(f"{outer}." for outer in stacks))
-        if isinstance(module, ModuleList) and len(module) == count and not inner:
+        if isinstance(module, ModuleList) and not inner:
             stacks[name] = list(module)
     return list(stacks.values())
 

@@ -135,7 +135,9 @@ class Column:
         """Whether a model may learn to say these values."""
         if self.holds == "spans" or self.names:
             return True
-        if self.is_vector or _NO_LABEL.fullmatch(self.name) or self.matches(_DATE):
+        first = next(iter(self.values), None)
+        vector = isinstance(first, list) and any(isinstance(item, float) for item in first)
+        if vector or _NO_LABEL.fullmatch(self.name) or self.matches(_DATE):
             return False
         number = self.matches(_WHOLE) and self.name.casefold() not in NAMES["label"]
         if self.holds == "score":
@@ -146,12 +148,6 @@ class Column:
     def is_mark(self) -> bool:
         """Whether all of its values are 0 or 1."""
         return bool(self.values) and all(str(value).strip().casefold() in MARKS for value in self.values)
-
-    @property
-    def is_vector(self) -> bool:
-        """Whether its first value is a list of numbers."""
-        first = next(iter(self.values), None)
-        return isinstance(first, list) and any(isinstance(item, float) for item in first)
 
     def matches(self, pattern: re.Pattern[str]) -> bool:
         """Whether all values match."""
@@ -218,7 +214,11 @@ def guess(table: Table, texts: Sequence[str], labels: Sequence[str], task: str |
         raise _unclear("several labels are columns of 0 and 1, unlike these", others, "label")
     label = labels[0] if labels else None
     if len(marks) > 1:
-        joined = _joined(marks)
+        # as one column of lists of their names; None where one is blank
+        names = [column.name for column in marks]
+        rows = zip(*(column.cells for column in marks), strict=True)
+        cells = [dict(zip(names, row, strict=True)) for row in rows]
+        joined = Column(", ".join(names), marked(cells, names, Origin([])), names)
         table = {**{name: table[name] for name in table if table[name] not in marks}, joined.name: joined}
         label = label and joined.name
     if len(texts) > 2:
@@ -243,14 +243,6 @@ def guess(table: Table, texts: Sequence[str], labels: Sequence[str], task: str |
         raise _unclear(f"no columns of {task}, but of {possible[0]}", table.values(), "task")
     inputs = (table[name] for name in texts)
     return Guess(task or possible[0], {**dict(zip(names, inputs, strict=True)), target.holds: target})
-
-
-def _joined(marks: Sequence[Column]) -> Column:
-    """Columns of 0 and 1 as one of lists of their names; None where one is blank."""
-    names = [column.name for column in marks]
-    rows = zip(*(column.cells for column in marks), strict=True)
-    cells = [dict(zip(names, row, strict=True)) for row in rows]
-    return Column(", ".join(names), marked(cells, names, Origin([])), names)
 
 
 def _by_roles(

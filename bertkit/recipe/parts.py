@@ -61,7 +61,10 @@ def check_parts(sections: Json, report: Report, check_files: bool, own_metrics: 
     clean = {}
     for name, entry in entries.items():
         one = _by_itself(sections, entry) if name else sections
-        _name_folder(one.get("data"), report, name)
+        section = mapping(one.get("data"))
+        folder = report.home / name / "data"  # of rows that were given from Python
+        if section.get("source") == MEMORY and report.name and folder.is_dir():
+            section.setdefault("folder", str(folder))
         place = partial(_place, name, entry)
         clean[name], wrong = _check_one(one, report, name, place, check_files, own_metrics)
         problems |= dict.fromkeys(problem._replace(path=place(problem.path)) for problem in wrong)
@@ -73,15 +76,6 @@ def check_parts(sections: Json, report: Report, check_files: bool, own_metrics: 
 def mapping(value: Any) -> Json:
     """The value if it is a mapping; otherwise an empty one."""
     return value if isinstance(value, dict) else {}
-
-
-def _name_folder(section: Any, report: Report, task: str) -> None:
-    """Let a `data:` section of rows that were given from Python name their folder, beside the file, if it is
-    there.
-    """
-    folder = report.home / task / "data"
-    if mapping(section).get("source") == MEMORY and report.name and folder.is_dir():
-        section.setdefault("folder", str(folder))
 
 
 def _place(task: str, entry: Json, path: KeyPath) -> KeyPath:

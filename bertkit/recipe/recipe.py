@@ -237,7 +237,7 @@ def to_yaml(recipe: sections.Section, without: Iterable[str] = ()) -> str:
     return written(recipe.model_dump(exclude=left_out | dict.fromkeys(without, True)))
 
 
-LAYOUT = ("format", "sheet", "header", "delimiter", "extra_fields", "encoding")  # of `data:`, for a file
+LAYOUT = "format sheet header delimiter extra_fields encoding".split()  # of `data:`, for a file
 
 
 class _DataOnly(Section):

@@ -30,7 +30,7 @@ from bertkit.text import Json, Record
 
 Row = Mapping[str, Any]
 
-RESULTS = ("task", "headline", "splits", "baselines", "seeds", "over_seeds", "verified", "expected")
+RESULTS = "task headline splits baselines seeds over_seeds verified expected".split()
 DATA = ("rows", "fingerprints", "findings")
 ENVIRONMENT = ("python", "versions", "device", "precision")
 EDITED = "It was edited or written by another version of bertkit: train it again."

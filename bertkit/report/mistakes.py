@@ -248,12 +248,6 @@ def _tagged(
     return (*parts, Span(text[done:]))
 
 
-def _questions(facts: Facts) -> Mistakes:
-    """Answers that do not match a gold one exactly."""
-    rule = rule_of(row["context"] for row in facts.rows)
-    return _by_row(facts, "confidence", partial(_question, rule))
-
-
 def _question(rule: Rule, facts: Facts, number: int, row: Row) -> Mistake | None:
     answer = row["answer"]
     gold = row["answers"]
@@ -358,7 +352,9 @@ def _generated(facts: Facts) -> Mistakes:
 MISTAKES: Mapping[str, Callable[[Facts], Mistakes]] = {
     "text-classification": _labels,
     "token-classification": lambda facts: _by_row(facts, "confidence", sentence_mistake),
-    "question-answering": _questions,
+    "question-answering": lambda facts: _by_row(
+        facts, "confidence", partial(_question, rule_of(row["context"] for row in facts.rows))
+    ),
     "sentence-similarity": _pairs,
     "retrieval": _rankings,
     "text-ranking": _rankings,

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -154,7 +153,13 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
     rows.
     """
     waiting = defaultdict(list)
-    content = partial(_content, get_task(first.task).schema.columns)
+    columns = get_task(first.task).schema.columns
+
+    def content(row: Row) -> str:
+        return json.dumps(
+            {name: value for name, value in data_of(row).items() if name in columns}, sort_keys=True
+        )
+
     for row in reversed(second.rows):
         waiting[content(row)].append(row)
     pairs = []
@@ -182,12 +187,6 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
         about = f"{names[0]} and {names[1]} cannot be compared: {refused}."
     ours, theirs = zip(*pairs, strict=True) if pairs else ((), ())
     return (replace(first, rows=ours), replace(second, rows=theirs)), about
-
-
-def _content(columns: Collection[str], row: Row) -> str:
-    return json.dumps(
-        {name: value for name, value in data_of(row).items() if name in columns}, sort_keys=True
-    )
 
 
 def _test(

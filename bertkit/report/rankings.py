@@ -54,18 +54,12 @@ def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Quer
             :3
         ]
     relevant = [(rank, row) for rank, row in ranks if target(row) > 0]
-    ndcg = (
-        _ndcg([(rank, target(row)) for rank, row in relevant])
-        if relevant and (searched or len(rows) > 1)
-        else None
-    )
+    ndcg = None
+    if relevant and (searched or len(rows) > 1):  # nDCG@10 (Järvelin & Kekäläinen 2002)
+        gains = [(rank, target(row)) for rank, row in relevant]
+        ideal = enumerate(sorted((gain for _, gain in gains), reverse=True), 1)
+        ndcg = _dcg(gains) / _dcg(ideal)
     return Query(number, first["query"], relevant, hits, ndcg)
-
-
-def _ndcg(hits: Sequence[tuple[int, float]]) -> float:
-    """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from rank and gain of each relevant document."""
-    ideal = enumerate(sorted((gain for _, gain in hits), reverse=True), 1)
-    return _dcg(hits) / _dcg(ideal)
 
 
 def _dcg(hits: Iterable[tuple[int, float]]) -> float:

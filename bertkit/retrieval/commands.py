@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertkit.data.problems import Problems
 from bertkit.data.readers import read_rows, read_texts, reader_of
-from bertkit.data.values import replace_surrogates
+from bertkit.data.values import read_name, replace_surrogates
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.progress import progress
@@ -78,7 +78,7 @@ def index(
     store: str | Path,
     documents: str | Path | None = None,
     *,
-    delete: Sequence[str] = (),
+    delete: str | int | Sequence[str | int] = (),
     columns: Mapping[str, str] = {},
     overrides: Sequence[str] = (),
 ) -> Indexed:
@@ -94,8 +94,9 @@ def index(
     >>> bertkit.index("runs/retriever", "articles.store", "articles.jsonl").passages
     2
     """
-    delete = [delete] if isinstance(delete, str) else delete
-    opened = Store.open(store) if delete else None
+    ids = [delete] if isinstance(delete, str | int) else delete
+    names = [name for name in map(read_name, ids) if name]
+    opened = Store.open(store) if names else None
     encoder = None
     rows: Iterator[tuple[int, Json]] = iter(())
     prefix = ""
@@ -109,7 +110,7 @@ def index(
         opened = Store.open(store, encoder)
     if opened is None:
         raise UserError("", "nothing to do", "Pass documents to add or to delete.")
-    deleted = opened.delete(delete)
+    deleted = opened.delete(names)
 
     def renamed(row: Record) -> Json:
         others = {name: value for name, value in row.items() if name not in {*columns, *columns.values()}}
@@ -117,7 +118,7 @@ def index(
 
     located = ((f"{prefix}{number}", renamed(row)) for number, row in progress(rows, "document"))
     counts = opened.index(located, encoder) if encoder else Counter[str]()
-    absent = [name for name in map(replace_surrogates, delete) if name not in deleted]
+    absent = [name for name in map(replace_surrogates, names) if name not in deleted]
     return Indexed(counts, deleted, absent, len(opened))
 
 

@@ -66,7 +66,10 @@ def search(
     ModelError: a store of another model.
     """
     store.require(store.made_with)  # it may have been replaced
-    ranked = _Ranked(store, _unit(query, vector), to_sql(filter or {}, store.columns), timeout)
+    if not query.strip():
+        raise DataError("query", "is empty", "Write what to search for.")
+    floats = np.asarray(vector, dtype=np.float32)
+    ranked = _Ranked(store, floats / np.linalg.norm(floats), to_sql(filter or {}, store.columns), timeout)
     if top_k < 1:
         raise DataError("top_k", f"must be at least 1, found {top_k}")
     if not (size := len(store)):
@@ -76,15 +79,12 @@ def search(
     if hybrid:
         rows = _fused(rows, _documents(partial(ranked.matching, replace_surrogates(query)), wide, size))
     hits = [_hit(row) for row in rows]
-    return (_reranked(query, hits[:wide], rerank) if rerank and hits else hits)[:top_k]
-
-
-def _unit(query: str, vector: ArrayLike) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The query's vector, (size,), of unit length."""
-    if not query.strip():
-        raise DataError("query", "is empty", "Write what to search for.")
-    floats = np.asarray(vector, dtype=np.float32)
-    return floats / np.linalg.norm(floats)
+    if rerank and hits:
+        hits = hits[:wide]
+        scores = np.asarray(rerank(query, [joined(hit.title, hit.text) for hit in hits]), dtype=np.float64)
+        order = np.argsort(-scores, kind="stable")
+        hits = [replace(hits[index], relevance=float(scores[index])) for index in order]
+    return hits[:top_k]
 
 
 @dataclass(frozen=True)
@@ -156,12 +156,6 @@ def _fused(nearest: Sequence[Json], matching: Sequence[Json]) -> list[Json]:
             best[row["id"]] = max(best.get(row["id"], row), row, key=lambda hit: float(hit["_cosine"]))
     ranked = [row | {"_relevance": fused[name]} for name, row in best.items()]
     return sorted(ranked, key=lambda row: (-row["_relevance"], -row["_cosine"], row["id"]))
-
-
-def _reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
-    scores = np.asarray(rerank(query, [joined(hit.title, hit.text) for hit in hits]), dtype=np.float64)
-    order = np.argsort(-scores, kind="stable")
-    return [replace(hits[index], relevance=float(scores[index])) for index in order]
 
 
 def _hit(row: Json) -> Hit:

@@ -84,22 +84,20 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     _add_answer_paths(app, service)
     app.add_api_route("/info", service.info, summary="The model, and the server's limits")
     _add_service_paths(app, service)
-    _protect(app, service, api_key)
-    return app
-
-
-def _protect(app: FastAPI, service: Service, api_key: str | None) -> None:
-    """Add LimitsMiddleware and the API key to an application that has all its paths."""
-    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    limits = service.limits
-    metrics = service.metrics
-    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths, api_key=api_key)
+    app.add_middleware(
+        LimitsMiddleware,
+        limits=service.limits,
+        metrics=service.metrics,
+        paths=frozenset(route.path for route in app.routes if isinstance(route, Route)),  # all: none follow
+        api_key=api_key,
+    )
     if api_key is not None:
         document = app.openapi()
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
         for path in OPEN & document["paths"].keys():
             document["paths"][path]["get"]["security"] = []
+    return app
 
 
 def _add_service_paths(app: FastAPI, service: Service) -> None:

@@ -127,23 +127,20 @@ class Batcher:
 
     async def _run(self) -> None:
         try:
-            await self._answer_jobs()
+            while True:
+                if batch := self._next_batch():
+                    await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, batch)
+                    for job, _ in batch:
+                        if not job.finished.done() and (job.error or len(job.answers) == len(job.rows)):
+                            job.finished.set_result(None)
+                elif self._closing:
+                    return
+                else:
+                    self._arrived.clear()
+                    await self._arrived.wait()
         except Exception as error:
             logger.error("the batcher failed\n%s", traceback_without_message(error))
             self.failure = type(error).__name__
-
-    async def _answer_jobs(self) -> None:
-        while True:
-            if batch := self._next_batch():
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, batch)
-                for job, _ in batch:
-                    if not job.finished.done() and (job.error or len(job.answers) == len(job.rows)):
-                        job.finished.set_result(None)
-            elif self._closing:
-                return
-            else:
-                self._arrived.clear()
-                await self._arrived.wait()
 
     def _next_batch(self) -> list[JobRows]:
         """The next rows that may share a call, up to the budget; always at least one row."""

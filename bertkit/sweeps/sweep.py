@@ -278,8 +278,11 @@ def verdict(
     if fmean(best) <= fmean(base):
         lines = [f"NOT better than the base recipe: {means}. Keep the base recipe, or search further."]
     else:
-        said = "Better than" if pair.better == pair.names[1] else "NOT distinguishable from"
-        lines = [f"{said} the base recipe, with a higher score for {wins} of {seeds}: {means}.", pair.verdict]
+        # documents of a pretraining are not paired: a higher score for every seed decides
+        better = pair.better == pair.names[1] if pair.units else wins == len(best) > 1
+        said = "Better than" if better else "NOT distinguishable from"
+        lines = [f"{said} the base recipe, with a higher score for {wins} of {seeds}: {means}."]
+        lines += [pair.verdict] * bool(pair.units)
     return [
         *lines,
         f"Trial {winner} scored {search_score:.4f} in the search: optimistic, as the best of many trials.",

@@ -149,6 +149,9 @@ class Pretraining(Task[PretrainingOptions]):
         yield note(f"{split}: {size}, {lengths.mean() / self.max_length:.0%} full")
         if short := int(rows.max()) + 1 - len(np.unique(rows)):
             yield warn(f"{split}: {counted(short, 'document')} of fewer than two tokens left out")
+        if self.options.nsp == "nsp" and rows.min() == rows.max():
+            what = f"{split}: one document, so that every pair is a real one, and nsp_accuracy says nothing"
+            yield warn(what, "Add documents.")
         if cut := int((numbers(features, "lost") > 0).sum()):
             yield warn(
                 f"{split}: {counted(cut, 'text')} with given masks, truncated at {self.max_length} tokens",

@@ -11,7 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Answer, Column, Schema
+from bertkit.data.on_disk import numbers
+from bertkit.data.schema import LARGE_SHARE, Answer, Column, Finding, Schema
 from bertkit.data.squad import locate_answers
 from bertkit.data.table import Checked, Table, required
 from bertkit.encoding.padding import Arrays
@@ -41,7 +42,7 @@ from bertkit.tasks.base import (
     predicted,
 )
 from bertkit.tasks.fields import READ, SPAN, Decision, Key, Usage, form
-from bertkit.text import counted
+from bertkit.text import counted, part_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -133,7 +134,9 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     def infer_options(
         cls, options: QuestionAnsweringOptions, rows: Dataset, class_names: Sequence[str]
     ) -> OptionValues:
-        """Whether there may be no answer. Raises DataError where there is never one."""
+        """Whether there may be no answer. Raises DataError where there is never one, or the null threshold
+        has no effect.
+        """
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         if not any(answered):
             raise DataError(
@@ -146,7 +149,12 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
                 f"task.unanswerable is false, but train has {without} without an answer",
                 "Leave it out, or remove these rows.",
             )
-        return {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
+        unanswerable = not all(answered) if options.unanswerable is None else options.unanswerable
+        if options.null_threshold is not None and not unanswerable:
+            raise DataError(
+                "task.null_threshold", "has no effect: each question of train has an answer", "Leave it out."
+            )
+        return {"unanswerable": unanswerable}
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
@@ -184,6 +192,20 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         if "answers" in rows.column_names:
             columns["labels"] = label_windows(columns, rows["answers"][:], contexts)
         return Windows(columns, contexts)
+
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        """Lengths, and how many answers are longer than any prediction."""
+        yield from super().check(features, split)
+        if "labels" not in features.column_names:
+            return
+        most = self.options.max_answer_length
+        first, last = np.array(features["labels"][:]).T
+        rows = numbers(features, "row")
+        if count := len(np.unique(rows[last - first >= most])):
+            of_all = len(np.unique(rows))
+            level: Literal["warn", "note"] = "warn" if count >= LARGE_SHARE * of_all else "note"
+            what = f"{part_of(count, of_all, 'answer')} longer than {most} tokens, so never predicted whole"
+            yield Finding(level, f"{split}: {what}", "Raise task.max_answer_length.")
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForQuestionAnswering

@@ -156,22 +156,30 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         return Columns(columns)
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        """Lengths of the sources, what of the targets was cut, and what the tokenizer cannot spell."""
+        """Lengths of the sources, what of the targets is cut, and what the tokenizer cannot spell."""
         yield from length_findings(features, split, self.max_length, has_windows=False)
         if "lost_target" not in features.column_names:
             return
         limit = f"{self.max_length} tokens"
         rows = len(features)
         fix = "Train a byte-level tokenizer, which spells any text."
-        for column, what, remedy in (
-            ("lost_target", f"truncated at {limit}", "Raise model.max_length."),
+        most = self.generation["max_new_tokens"]
+        for column, largest, what, remedy in (
+            ("lost_target", 0, f"truncated at {limit}", "Raise model.max_length."),
+            (
+                "target_length",
+                most + 1,  # with [SEP]
+                f"longer than any answer, which has at most {most} tokens",
+                "Raise task.generation.max_new_tokens.",
+            ),
             (
                 "misspelled",
+                0,
                 "changed by the tokenizer, so that no answer can equal them",
                 fix,
             ),
         ):
-            if count := int((numbers(features, column) > 0).sum()):
+            if count := int((numbers(features, column) > largest).sum()):
                 level: Literal["warn", "note"] = "warn" if count >= LARGE_SHARE * rows else "note"
                 yield Finding(level, f"{split}: {part_of(count, rows, 'target')} {what}", remedy)
 

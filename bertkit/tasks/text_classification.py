@@ -320,7 +320,12 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
         )
         scale = self.options.target_scale
         loaded = drawn.isdisjoint(f"{name}.weight" for name in output_layers(model))
-        if scale and new_head and loaded and _is_regression(encoder):  # which gives the numbers themselves
+        if (
+            scale
+            and new_head
+            and loaded
+            and read_object(encoder.folder / "config.json").get("problem_type") == PROBLEMS["regression"]
+        ):  # its output is the numbers themselves
             rescale(model, 1 / scale[1], -scale[0] / scale[1])
         return model
 
@@ -447,7 +452,3 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
         return baselines.baselines(
             self.kind, learned, read(rows), self.names, pairs, weights=weights, **settings
         )
-
-
-def _is_regression(encoder: Encoder) -> bool:
-    return read_object(encoder.folder / "config.json").get("problem_type") == PROBLEMS["regression"]

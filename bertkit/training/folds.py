@@ -5,18 +5,15 @@ folds.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from bertkit import processes
 from bertkit.data.disk_list import DiskList
 from bertkit.data.on_disk import numbers
-from bertkit.data.schema import Answer
 from bertkit.engine.callbacks import MetadataWriter
 from bertkit.engine.checkpoint import checkpoints
 from bertkit.evaluation.graded import all_scores
@@ -28,7 +25,7 @@ from bertkit.inference.evaluate import scored
 from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import OUT_OF_FOLD, Run
-from bertkit.tasks.base import HeldOut, Task, calibrate
+from bertkit.tasks.base import HeldOut, calibrate
 from bertkit.text import Json
 from bertkit.training.job import Job, Jobs
 from bertkit.training.metadata import open_run
@@ -84,7 +81,13 @@ def run_folds(
     graded, scores = scored(job.task, answers, rows, job.extensions.metrics, job.recipe.data.by)
     summary = mean_and_sd([outcome["metrics"] for outcome in outcomes])
     folds = {"count": count, "each": outcomes, "mean": _only(summary, "mean"), "sd": _only(summary, "sd")}
-    pairs = [] if job.task.schema.together else _parts(job)
+    fold_of = np.asarray(job.folds)
+    places = (  # of each fold the rows of the others, and its own
+        (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold))
+        for fold in np.unique(fold_of)
+        if not job.task.schema.together
+    )
+    pairs = [(rows.select(learned), rows.select(held)) for learned, held in places]
     return OutOfFold(
         graded, scores, _baselines(job, pairs), folds, pairs if isinstance(graded, GradedLabels) else []
     )
@@ -138,7 +141,11 @@ def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, other
     for split in others:
         unseen = job.data.rows[split]
         write_predictions(run, split, unseen, job.data.origins[split], judge.answer(unseen, runner))
-    answers = _held_out_answers(judge, rows, held, runner)
+    if task.schema.together:  # to queries, from the documents of all rows
+        chosen = set(held.tolist())
+        answers = DiskList(answer for row, answer in enumerate(judge.answer(rows, runner)) if row in chosen)
+    else:
+        answers = DiskList(judge.answer(rows.select(held), runner))
     write_lines(file, answers)
     metrics = all_scores(task.grade(answers, rows.select(held)), job.extensions.metrics)
     outcome = {"fold": fold, "rows": len(held), "metrics": metrics, **trained.facts}
@@ -146,24 +153,6 @@ def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, other
     for checkpoint in checkpoints(file.parent):  # no later step needs them
         shutil.rmtree(checkpoint)
     return outcome
-
-
-def _held_out_answers(task: Task, rows: Dataset, held: np.ndarray, runner: Any) -> Sequence[Answer]:
-    """The answers to these rows; to queries, from the documents of all rows."""
-    if not task.schema.together:
-        return DiskList(task.answer(rows.select(held), runner))
-    chosen = set(held.tolist())
-    return DiskList(answer for row, answer in enumerate(task.answer(rows, runner)) if row in chosen)
-
-
-def _parts(job: Job) -> list[tuple[Dataset, Dataset]]:
-    """Of each fold the rows of the others, and its own."""
-    rows = job.data.rows["train"]
-    fold_of = np.asarray(job.folds)
-    places = (
-        (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in np.unique(fold_of)
-    )
-    return [(rows.select(learned), rows.select(held)) for learned, held in places]
 
 
 def _baselines(job: Job, pairs: HeldOut) -> dict[str, Scores]:

@@ -36,7 +36,7 @@ from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, resolve_precision
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.quiet import quiet_logger
-from bertkit.models.trained_parts import freeze, with_lora
+from bertkit.models.trained_parts import freeze, recompute_layers, with_lora
 from bertkit.recipe.cross_checks import settled_problems
 from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe
 from bertkit.recipe.training_arguments import DECIDED, EARLIER
@@ -293,6 +293,8 @@ def build(job: Job) -> Any:
     for attachment in job.extensions.every:
         model = attachment.build_model(recipe, model)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
+    if recipe.training.get("activation_checkpointing"):
+        model = recompute_layers(model)
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
 

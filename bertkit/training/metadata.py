@@ -157,7 +157,7 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
 
 def trained_with(recipe: AnyRecipe) -> str:
     """sha256 of the sections of a recipe that determine a training."""
-    later = ("seeds", "folds", "verify", "explain", "checkpoints", "hub", "expected")
+    later = "seeds folds verify explain checkpoints hub expected".split()
     return hashlib.sha256(to_yaml(recipe, later).encode()).hexdigest()
 
 

@@ -91,13 +91,11 @@ def over_seeds(outcomes: list[Json]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def mean_and_sd(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
-    """Metric -> mean and sample standard deviation, where it is defined each time; without those of single
-    labels.
-    """
+    """Metric -> mean and sample standard deviation, where it is defined each time."""
     summary = {}
     for name in scores[0]:
         cells = (metrics.get(name) for metrics in scores)
         values = [value for value in cells if value is not None]
-        if "/" not in name and len(values) == len(scores):
+        if len(values) == len(scores):
             summary[name] = {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
     return summary

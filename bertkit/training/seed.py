@@ -111,7 +111,11 @@ def fit(
         start.write()  # no trainer calls it
         [(name, runner)] = runners.items()
         untrained = replace(runner, model=runner.model.to(args.device))
-        model, facts = METHODS[method](untrained, jobs.only.features, args.seed)
+        try:
+            model, facts = METHODS[method](untrained, jobs.only.features, args.seed)
+        except RuntimeError as error:
+            raise_if_memory_ran_out(error, "task.method", method, "Lower model.max_length.")
+            raise
         return {name: TrainedModel(replace(runner, model=model), facts)}
     clock = Clock(args.seconds)
     stop = jobs.recipe.early_stopping
@@ -213,11 +217,15 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
             raise
         raise RecipeError("training", str(error).strip(), OF_LIBRARY) from error
     except RuntimeError as error:
-        if not out_of_memory(error):
-            raise
-        where = f"step {trainer.state.global_step + 1}"
-        raise RecipeError("training", f"{where}: {error}", MEMORY_ADVICE) from error
+        raise_if_memory_ran_out(error, "training", f"step {trainer.state.global_step + 1}", MEMORY_ADVICE)
+        raise
     return trainer.clock.elapsed
+
+
+def raise_if_memory_ran_out(error: RuntimeError, key: str, where: str, advice: str) -> None:
+    """Raise RecipeError if the error is that memory ran out."""
+    if out_of_memory(error):
+        raise RecipeError(key, f"{where}: {error}", advice) from error
 
 
 def written_to(folder: Path) -> AbstractContextManager[None]:

@@ -44,7 +44,7 @@ def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, key:
         return np.asarray(encode([]), dtype=np.float32)
     store = cache_root() / sha256_of_json(key)[:32]
     usable = True
-    digests = [_digest(text) for text in distinct]
+    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in distinct]
     missing = list(range(len(distinct)))
     vectors = np.empty((0, 0), dtype=np.float32)
     try:
@@ -63,10 +63,6 @@ def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, key:
         except OSError as error:
             usable = _unusable(store, error)
     return vectors if len(distinct) == len(texts) else vectors[[index_of[text] for text in texts]]
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _checksum(digest: bytes, vector: bytes) -> int:

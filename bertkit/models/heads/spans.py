@@ -5,6 +5,7 @@ text.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -127,6 +128,9 @@ def best_of_windows(
             start += len(text) - len(text.lstrip())
             end = start + len(bare)
         if bare:
+            # marks that a tokenizer strips, and so leaves out of its tokens
+            while end < len(context) and unicodedata.category(context[end])[0] == "M":
+                end += 1
             kept.append(score)
             spans.append((start, end))
     return Candidates(kept, spans, min(window.null for window in windows))
