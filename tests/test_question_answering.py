@@ -389,7 +389,12 @@ def test_answers_longer_than_any_that_is_given_are_counted(kinds):
     answers = [{"text": ["cat sat on"], "answer_start": [4]}, {"text": ["cat"], "answer_start": [4]}]
     rows = rows_of(["the cat sat on"] * 2).add_column("answers", answers)
     for most, expected in (
-        (2, ["train: 1 of 2 answers (50.0%) is longer than 2 tokens, so never predicted whole"]),
+        (
+            2,
+            [
+                "train: 1 of 2 windows (50.0%) is labelled with an answer longer than 2 tokens, never predicted whole"
+            ],
+        ),
         (3, []),
     ):
         task = qa(kinds["wordpiece"], max_answer_length=most)

@@ -11,10 +11,12 @@ from datasets import Dataset
 from numpy.testing import assert_allclose, assert_array_equal
 from sentence_transformers import SentenceTransformer
 from small import raises, read_as, read_rows, refused, write_rows
+from torch.testing import assert_close
 from transformers import set_seed
 
 from bertkit import evaluate, load
 from bertkit.cli.main import main
+from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.ranking import searched
 from bertkit.files import read_json
@@ -23,6 +25,7 @@ from bertkit.inference.predictor import load_as
 from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.mining import mine, nearest
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
+from bertkit.tasks import vector_task
 from bertkit.tasks.base import prepare
 from bertkit.tasks.retrieval import Retrieval, RetrievalOptions
 from bertkit.training.seed import save
@@ -60,6 +63,22 @@ def made(folder, out, **more):
     own = task(folder, **more)
     save(own.model(encoder(folder)), own, out, SETTINGS)
     return out
+
+
+def test_queries_are_not_padded_like_their_documents(tiny_encoder, monkeypatch):
+    own = task(tiny_encoder)
+    model = own.model(encoder(tiny_encoder)).train()
+    rows = {"query": ["cat", "the dog"], "document": ["the cat was good " * 4, "dog"]}
+    features = own.encode(Dataset.from_dict(rows))
+    batch = Collator.of(own.tokenizer, own.padding)(own.examples(features, range(4)))
+    whole = own.forward(model, batch)["vectors"]
+    monkeypatch.setattr(vector_task, "WIDE", 8)
+    widths = []
+    model.register_forward_pre_hook(
+        lambda _, args, inputs: widths.append(inputs["input_ids"].shape[1]), with_kwargs=True
+    )
+    assert_close(own.forward(model, batch)["vectors"], whole, rtol=0, atol=1e-6)
+    assert widths == [4, 18]
 
 
 def test_the_whole_way(tiny_encoder, tmp_path, capsys):

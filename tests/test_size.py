@@ -27,7 +27,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "attachments": 6_300,
     "audits": 8_700,
     "cli": 8_300,
-    "data": 44_200,
+    "data": 44_100,
     "decisions": 2_500,
     "encoding": 4_300,
     "engine": 12_300,
@@ -45,16 +45,16 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "samples": 0,
     "serving": 12_700,
     "sweeps": 4_800,
-    "tasks": 24_300,
+    "tasks": 24_400,
     "tokenizer": 2_100,
     "training": 10_700,
     "vectors": 5_000,
 }
 GROWTH = 1.15  # how much one sub-package may grow while another pays
 MOST_OF_ALL = 295_800
-MOST_OF_CORE = 215_400
-MOST_OF_TRAINING = 186_100  # what `import bertkit.training.train` brings
-MOST_OF_TESTS = 366_600
+MOST_OF_CORE = 215_700
+MOST_OF_TRAINING = 186_200  # what `import bertkit.training.train` brings
+MOST_OF_TESTS = 366_800
 
 
 @cache

@@ -98,7 +98,8 @@ def audit(
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
     folder = Run(Path(output_dir)).folder
     run = None
-    source = fspath(source) if isinstance(source, PathLike) else source
+    if isinstance(source, PathLike):
+        source = fspath(source)
     named = isinstance(source, str) and data is None and source not in task_names()
     if isinstance(source, str) and (stored := Run(Path(source)).folder / "recipe.yaml").is_file():
         run = Run(stored.parent)

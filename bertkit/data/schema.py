@@ -179,6 +179,11 @@ def warn(what: str, fix: str = "") -> Finding:
     return Finding("warn", what, fix)
 
 
+def weighed(count: int, total: int, what: str, fix: str) -> Finding:
+    """Something worth knowing; that may be a mistake for a large share of the rows."""
+    return Finding("warn" if count >= LARGE_SHARE * total else "note", what, fix)
+
+
 def severe(count: int, total: int, what: str, fix: str, inflates: str = "") -> Finding:
     """Scores or labels that cannot be trusted: severe for a large share of the rows, a warning for a small
     one.

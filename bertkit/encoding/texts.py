@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.data.on_disk import first_features, numbers
 from bertkit.data.problems import MAX_PROBLEMS
-from bertkit.data.schema import LARGE_SHARE, Finding, Schema, note
+from bertkit.data.schema import Finding, Schema, note, weighed
 from bertkit.encoding.pieces import Encoded, tokenize, unread
 from bertkit.errors import RowsError
 from bertkit.text import counted, part_of, share
@@ -113,7 +113,7 @@ def length_findings(
         fix = "Raise model.max_length" + (
             ", or set task.overflow: window." if windows and has_windows else "."
         )
-        yield Finding("warn" if cut >= LARGE_SHARE * len(starts) else "note", what, fix)
+        yield weighed(cut, len(starts), what, fix)
 
 
 def unknown_findings(

@@ -219,20 +219,15 @@ class Trainer(CheckpointTrainer):
                 losses.append(self.part_step(model, part, num_items_in_batch))
         loss = torch.stack(losses).sum()
         if not torch.isfinite(loss):
-            what = (
-                f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
-            )
+            micro = self.args.gradient_accumulation_steps
+            steps = math.ceil(len(self.batches) / micro)  # of an epoch
+            start = self.state.global_step % steps * micro
+            indices = [index for batch in islice(self.batches, start, start + micro) for index in batch]
+            rows = listed(self.data.row_locations(self.batches, indices), MAX_ROWS_SHOWN)
+            what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {rows}"
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
             raise UserError("training", what, fix + " Earlier checkpoints are intact.")
         return loss
-
-    def _rows_of_step(self) -> str:
-        """The locations of the current step's rows, for messages."""
-        micro = self.args.gradient_accumulation_steps
-        steps = math.ceil(len(self.batches) / micro)  # of an epoch
-        start = self.state.global_step % steps * micro
-        indices = [index for batch in islice(self.batches, start, start + micro) for index in batch]
-        return listed(self.data.row_locations(self.batches, indices), MAX_ROWS_SHOWN)
 
     def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
         """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""

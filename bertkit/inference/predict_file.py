@@ -138,8 +138,8 @@ def predict(
     chosen = range(sys.maxsize)
     if part:
         if predictor.task.schema.together:
-            what = "the documents of all rows are ranked together"
-            raise UserError("shard", what, "Leave it out; `bertkit embed` takes shards.")
+            fix = "Leave it out; `bertkit embed` takes shards."
+            raise UserError("shard", "the documents of all rows are ranked together", fix)
         require_no_pipe(Path(file))
         total = sum(1 for _ in _rows(file, spec, corpus, Problems(file)))
         chosen = part.rows(file, total, predictor.task.chunk_size)

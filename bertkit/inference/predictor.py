@@ -150,10 +150,8 @@ class Predictor:
         if self.task.schema.together:
             first = [*islice(read, 1)]
             read = chain(first, read)
-            ranked = any(
-                not isinstance(row, str) and has_columns(row, ["query"], self.columns) for row in first
-            )
-            size = sys.maxsize if ranked else size
+            if any(not isinstance(row, str) and has_columns(row, ["query"], self.columns) for row in first):
+                size = sys.maxsize
         return in_chunks(read, size, answers, start)
 
     def rows_of(self, rows: Iterable[Row]) -> Iterator[Row]:
@@ -336,7 +334,7 @@ def load(
 
     task: for an external model, the task whose documented defaults it gets.
     precision: by default what this machine computes fastest in. batch_size: by default the run's.
-    Raises ModelError where the model cannot be loaded safely, UserError for another precision or batch size.
+    Raises ModelError where the model cannot be loaded safely, UserError for another precision.
 
     >>> model = bertkit.load("runs/quickstart")
     >>> answers = model(["Not bad at all.", "It broke after a day."])
@@ -346,9 +344,6 @@ def load(
     if precision not in (None, *get_args(Precision)):
         what = f"expected fp32, bf16 or fp16, found {precision!r}"
         raise UserError("precision", what, "Leave it out: the fastest on this machine is the default.")
-    if batch_size is not None and batch_size < 1:
-        what = f"expected an integer from 1 on, found {batch_size}"
-        raise UserError("batch_size", what, "Leave it out: that of the run is the default.")
     folder = vet(model_folder(source, revision))
     settings = read_settings(folder, task, str(source))
     kind = settings.kind(str(source))

@@ -65,7 +65,7 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     return model
 
 
-def recompute_layers(model: PreTrainedModel) -> PreTrainedModel:
+def recompute_layers(model: PreTrainedModel) -> None:
     """Enable activation checkpointing where transformers has none for the architecture, such as MPNet and
     ALBERT.
     """
@@ -80,7 +80,6 @@ def recompute_layers(model: PreTrainedModel) -> PreTrainedModel:
         for layer in chain.from_iterable(stacks):
             kind = type(layer)
             layer.__class__ = type(kind.__name__, (kind, GradientCheckpointingLayer), {})
-    return model
 
 
 def _stacks(base: Module) -> list[list[Module]]:

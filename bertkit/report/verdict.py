@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from bertkit.data.schema import LARGE_SHARE, Finding, note, warn
+from bertkit.data.schema import Finding, note, warn, weighed
 from bertkit.run import OUT_OF_FOLD, TEACHER
 from bertkit.text import Record, counted, part_of
 
@@ -228,5 +228,4 @@ def _lengths(split: str, scores: Record) -> Iterator[Finding]:
     yield note(what) if LENGTHS[0] <= ratio <= LENGTHS[1] else warn(what, fix)
     if unfinished:
         what = f"{split}: {part_of(unfinished, scores['rows'], 'generated text')} cut at max_new_tokens"
-        many = unfinished >= LARGE_SHARE * scores["rows"]
-        yield warn(what, "Raise task.generation.max_new_tokens.") if many else note(what)
+        yield weighed(unfinished, scores["rows"], what, "Raise task.generation.max_new_tokens.")

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertkit.data.problems import Problems
 from bertkit.data.readers import read_rows, read_texts, reader_of
-from bertkit.data.values import read_name, replace_surrogates
+from bertkit.data.values import replace_surrogates
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.progress import progress
@@ -94,8 +94,7 @@ def index(
     >>> bertkit.index("runs/retriever", "articles.store", "articles.jsonl").passages
     2
     """
-    ids = [delete] if isinstance(delete, str | int) else delete
-    names = [name for name in map(read_name, ids) if name]
+    names = [*map(str, [delete] if isinstance(delete, str | int) else delete)]
     opened = Store.open(store) if names else None
     encoder = None
     rows: Iterator[tuple[int, Json]] = iter(())

@@ -104,7 +104,18 @@ def sweep(
     2
     """
     recipe = cast(Recipe, read(recipe, data, overrides, several=False))
-    _check_call(trials, timeout, confirm)
+    numbers = {"trials": trials, "confirm": confirm}
+    problems = [
+        Problem(name, f"must be at least 1, found {value}") for name, value in numbers.items() if value < 1
+    ]
+    if timeout is not None and timeout <= 0:
+        problems.append(Problem("timeout", f"must be more than 0, found {timeout:g} seconds"))
+    if processes.world() > 1:
+        problems.append(
+            Problem("", "a sweep runs in one process", "Start it without torchrun and accelerate launch.")
+        )
+    if problems:
+        raise UserError(problems)
     folder = Path(output_dir)
     base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
@@ -122,21 +133,6 @@ def sweep(
         search.run(trials, deadline)
         write_json(folder / "sweep.json", _compare_on_fresh_seeds(recipe, search, confirm))
     return Sweep(folder)
-
-
-def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
-    numbers = {"trials": trials, "confirm": confirm}
-    problems = [
-        Problem(name, f"must be at least 1, found {value}") for name, value in numbers.items() if value < 1
-    ]
-    if timeout is not None and timeout <= 0:
-        problems.append(Problem("timeout", f"must be more than 0, found {timeout:g} seconds"))
-    if processes.world() > 1:
-        problems.append(
-            Problem("", "a sweep runs in one process", "Start it without torchrun and accelerate launch.")
-        )
-    if problems:
-        raise UserError(problems)
 
 
 def _check_folder(folder: Path) -> None:
@@ -282,7 +278,8 @@ def verdict(
         better = pair.better == pair.names[1] if pair.units else wins == len(best) > 1
         said = "Better than" if better else "NOT distinguishable from"
         lines = [f"{said} the base recipe, with a higher score for {wins} of {seeds}: {means}."]
-        lines += [pair.verdict] * bool(pair.units)
+        if pair.units:
+            lines.append(pair.verdict)
     return [
         *lines,
         f"Trial {winner} scored {search_score:.4f} in the search: optimistic, as the best of many trials.",

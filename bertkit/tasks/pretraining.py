@@ -150,8 +150,9 @@ class Pretraining(Task[PretrainingOptions]):
         if short := int(rows.max()) + 1 - len(np.unique(rows)):
             yield warn(f"{split}: {counted(short, 'document')} of fewer than two tokens left out")
         if self.options.nsp == "nsp" and rows.min() == rows.max():
-            what = f"{split}: one document, so that every pair is a real one, and nsp_accuracy says nothing"
-            yield warn(what, "Add documents.")
+            yield warn(
+                f"{split}: one document, so every pair is real: nsp_accuracy says nothing", "Add some."
+            )
         if cut := int((numbers(features, "lost") > 0).sum()):
             yield warn(
                 f"{split}: {counted(cut, 'text')} with given masks, truncated at {self.max_length} tokens",

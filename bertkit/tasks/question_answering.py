@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.disk_list import DiskList
-from bertkit.data.on_disk import numbers
-from bertkit.data.schema import LARGE_SHARE, Answer, Column, Finding, Schema
+from bertkit.data.schema import Answer, Column, Finding, Schema, weighed
 from bertkit.data.squad import locate_answers
 from bertkit.data.table import Checked, Table, required
 from bertkit.encoding.padding import Arrays
@@ -200,12 +199,10 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
             return
         most = self.options.max_answer_length
         first, last = np.array(features["labels"][:]).T
-        rows = numbers(features, "row")
-        if count := len(np.unique(rows[last - first >= most])):
-            of_all = len(np.unique(rows))
-            level: Literal["warn", "note"] = "warn" if count >= LARGE_SHARE * of_all else "note"
-            what = f"{part_of(count, of_all, 'answer')} longer than {most} tokens, so never predicted whole"
-            yield Finding(level, f"{split}: {what}", "Raise task.max_answer_length.")
+        if count := int((last - first >= most).sum()):
+            part = part_of(count, len(features), "window")
+            what = f"{split}: {part} labelled with an answer longer than {most} tokens, never predicted whole"
+            yield weighed(count, len(features), what, "Raise task.max_answer_length.")
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForQuestionAnswering

@@ -105,7 +105,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         check_pairs(table)
         if grades is not None:  # a document without a query needs none
             pairs = zip(grades, queries, strict=True)
-            grades = DiskList(0.0 if grade is None and not query else grade for grade, query in pairs)
+            grades = DiskList(grade if query or grade is not None else 0.0 for grade, query in pairs)
             table = table.with_(grade=grades)
         if split != "train" or grades is None:
             return table, []

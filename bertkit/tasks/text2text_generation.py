@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bertkit.data.on_disk import numbers
 from bertkit.data.rows import Columns
-from bertkit.data.schema import LARGE_SHARE, Answer, Column, Finding, Schema
+from bertkit.data.schema import Answer, Column, Finding, Schema, weighed
 from bertkit.data.table import required
 from bertkit.encoding.padding import mask_of
 from bertkit.encoding.pieces import tokenize
@@ -160,12 +160,10 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         yield from length_findings(features, split, self.max_length, has_windows=False)
         if "lost_target" not in features.column_names:
             return
-        limit = f"{self.max_length} tokens"
         rows = len(features)
-        fix = "Train a byte-level tokenizer, which spells any text."
         most = self.generation["max_new_tokens"]
         for column, largest, what, remedy in (
-            ("lost_target", 0, f"truncated at {limit}", "Raise model.max_length."),
+            ("lost_target", 0, f"truncated at {self.max_length} tokens", "Raise model.max_length."),
             (
                 "target_length",
                 most + 1,  # with [SEP]
@@ -176,12 +174,11 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
                 "misspelled",
                 0,
                 "changed by the tokenizer, so that no answer can equal them",
-                fix,
+                "Train a byte-level tokenizer, which spells any text.",
             ),
         ):
             if count := int((numbers(features, column) > largest).sum()):
-                level: Literal["warn", "note"] = "warn" if count >= LARGE_SHARE * rows else "note"
-                yield Finding(level, f"{split}: {part_of(count, rows, 'target')} {what}", remedy)
+                yield weighed(count, rows, f"{split}: {part_of(count, rows, 'target')} {what}", remedy)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """An encoder–decoder as it was saved, or both halves from one BERT (Rothe et al. 2020)."""

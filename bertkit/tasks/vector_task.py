@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
+from bertkit import processes
 from bertkit.data.on_disk import numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Finding, warn
+from bertkit.encoding.padding import mask_of, model_inputs
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from bertkit.models.heads.vector_head import Layout
 
+WIDE = 64  # tokens of a batch from which on its sides are encoded one by one
 VECTOR = form("Vector", "The vector of a text.", Key("vector", "vector", list[float]), *READ)
 
 
@@ -250,6 +253,25 @@ class VectorTask(Task[V]):
         settings["truncate_dim"] = self.options.kept
         layout = files(self.options.layout, model.config.hidden_size, self.max_length)
         return {**layout, "config_sentence_transformers.json": settings}
+
+    def forward(self, model: Any, batch: Batch) -> Any:
+        """In training each side of a wide batch by itself: queries are not padded like their documents."""
+        inputs = model_inputs(self.tokenizer, batch)
+        # narrow batches are faster as a whole, and all processes need the same number of passes
+        if not model.training or batch["input_ids"].shape[1] < WIDE or processes.world() > 1:
+            return model(**inputs)
+        import torch
+
+        lengths = mask_of(batch).sum(1)
+        rows = [torch.nonzero(batch["side"] == side)[:, 0] for side in range(3)]
+        vectors = [
+            model(**{name: values[of_side, : lengths[of_side].max()] for name, values in inputs.items()})[
+                "vectors"
+            ]
+            for of_side in rows
+            if len(of_side)
+        ]
+        return {"vectors": torch.cat(vectors)[torch.cat(rows).argsort()]}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`pair_loss`; with `dims` its mean over prefixes of these sizes (Kusupati et al. 2022)."""

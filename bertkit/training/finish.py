@@ -20,6 +20,7 @@ from bertkit.training.verify import verify
 def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Json]], held_out: OutOfFold | None) -> None:
     """Publish the best seed's models, and score each; results.json of the run is written last.
 
+    That of several tasks has each one's selection metric, and their mean.
     outcomes: of each seed, by task. `seconds` of results are those of training, in whatever processes, and
     scoring.
     """
@@ -36,16 +37,12 @@ def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Json]], held_ou
         others = [other for other in runs if other != name]
         of_task = [outcome[name] for outcome in outcomes]
         finish_job(jobs.by_task[name], part, of_task, started, held_out, others)
-    if run not in runs.values():
-        write_shared_results(jobs, run, runs, started)
-
-
-def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started: float) -> None:
-    """Write RUN/results.json of several tasks: each one's selection metric, and their mean."""
+    if run in runs.values():
+        return
     from bertkit.report.verdict import reported_split
 
     summary = {}
-    for name, part in parts.items():
+    for name, part in runs.items():
         results = part.results
         split = reported_split(results)
         headline = results["headline"]

@@ -294,7 +294,7 @@ def build(job: Job) -> Any:
         model = attachment.build_model(recipe, model)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     if recipe.training.get("activation_checkpointing"):
-        model = recompute_layers(model)
+        recompute_layers(model)
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
 

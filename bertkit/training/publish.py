@@ -54,7 +54,7 @@ def push_run(run: Run, recipe: AnyRecipe) -> None:
             except ModelError as error:
                 fix = f"Push it later: bertkit push {shell_word(run.folder)} {hub.repo_id}"
                 fix += f" --revision {shell_word(hub.revision)}" if hub.revision else ""
-                fix += "" if hub.private else " --public"
+                fix += " --public" * (not hub.private)
                 complete = Problem(str(run.folder), "the run itself is complete", fix)
                 raise ModelError([*error.problems, complete]) from None
 

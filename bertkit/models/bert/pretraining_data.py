@@ -57,7 +57,13 @@ def encode_documents(
 
     encoder = _Encoder(tokenizer, max_length, nsp != "none", short_sequences)
     if cache is None:
-        return _in_memory(rows, encoder)
+        starts = range(0, len(rows) or 1, DOCUMENTS)
+        texts = (rows[start : start + DOCUMENTS]["text"] for start in starts)
+        columns = (
+            encoder(part, list(range(start, start + len(part))))
+            for start, part in zip(starts, texts, strict=True)
+        )
+        return concatenate_datasets([Dataset.from_dict(part, features=_schema()) for part in columns])
     key = {
         "rules": RULES,
         "max_length": max_length,
@@ -147,18 +153,6 @@ def _schema() -> Features:
     many = List(Value("int32"))
     types = {"row": Value("int64"), "document": Value("int64"), "input_ids": many, "sentences": many}
     return Features({**types, "lost": Value("int32"), "length": Value("int32")})
-
-
-def _in_memory(rows: Dataset, encoder: _Encoder) -> Dataset:
-    from datasets import Dataset, concatenate_datasets
-
-    starts = range(0, len(rows) or 1, DOCUMENTS)
-    texts = (rows[start : start + DOCUMENTS]["text"] for start in starts)
-    columns = (
-        encoder(part, list(range(start, start + len(part))))
-        for start, part in zip(starts, texts, strict=True)
-    )
-    return concatenate_datasets([Dataset.from_dict(part, features=_schema()) for part in columns])
 
 
 def _write(rows: Dataset, encoder: _Encoder, folder: Path, processes: int) -> None:
