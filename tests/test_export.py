@@ -533,6 +533,7 @@ def test_a_config_of_another_graph_is_refused(made, tmp_path):
 
 def test_what_can_not_be_asked_of_it(exported, monkeypatch):
     raises(ModelError, "cannot run in bf16", load, exported, precision="bf16")
+    raises(UserError, "precision: expected fp32, bf16 or fp16", load, exported, precision="float16")
     theirs = load(exported)
     batch = batch_of(theirs.task, theirs.task.encode(Dataset.from_dict({"text": ["cat"]})), [0])
     long = {name: values.repeat(40, axis=1) for name, values in batch.items()}

@@ -352,6 +352,7 @@ def test_cached_vectors_need_no_weights(tiny_encoder, tmp_path, monkeypatch):
 
 def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_path, capsys):
     folder = made(tiny_encoder, tmp_path / "m")
+    raises(UserError, "custom metrics are not supported", evaluate, folder, rerank="any", metrics=[len])
     ranker = load_as("text-ranking", ranker_folder)
     documents = list(DOCUMENTS.values())
     rows = Dataset.from_dict(

@@ -73,9 +73,8 @@ class CheckpointTrainer(Trainer):
                 else:
                     write_json(aside / name, content)
             publish(aside, parent / f"checkpoint-{self.state.global_step}")
-            present = checkpoints(
-                parent
-            )  # transformers' own rotation takes checkpoint-2.old for a checkpoint
+            # transformers' own rotation takes checkpoint-2.old for a checkpoint
+            present = checkpoints(parent)
             removable = [p for p in present[:-1] if step_of(p) != self.state.best_global_step]
             excess = len(present) - (self.args.save_total_limit or len(present))
             for old in removable[: max(excess, 0)]:

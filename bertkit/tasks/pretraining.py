@@ -151,7 +151,7 @@ class Pretraining(Task[PretrainingOptions]):
             yield warn(f"{split}: {counted(short, 'document')} of fewer than two tokens left out")
         if self.options.nsp == "nsp" and rows.min() == rows.max():
             yield warn(
-                f"{split}: one document, so every pair is real: nsp_accuracy says nothing", "Add some."
+                f"{split}: one document, so every pair is real: nsp_accuracy says nothing", "Add documents."
             )
         if cut := int((numbers(features, "lost") > 0).sum()):
             yield warn(

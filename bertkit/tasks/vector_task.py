@@ -264,13 +264,11 @@ class VectorTask(Task[V]):
 
         lengths = mask_of(batch).sum(1)
         rows = [torch.nonzero(batch["side"] == side)[:, 0] for side in range(3)]
-        vectors = [
-            model(**{name: values[of_side, : lengths[of_side].max()] for name, values in inputs.items()})[
-                "vectors"
-            ]
-            for of_side in rows
-            if len(of_side)
-        ]
+        vectors = []
+        for of_side in filter(len, rows):
+            width = lengths[of_side].max()
+            part = {name: values[of_side, :width] for name, values in inputs.items()}
+            vectors.append(model(**part)["vectors"])
         return {"vectors": torch.cat(vectors)[torch.cat(rows).argsort()]}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
