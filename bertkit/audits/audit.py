@@ -96,7 +96,7 @@ def audit(
     if next is not None and not unlabelled:
         raise UserError("next", "there is no file to choose rows from", "Add the file: unlabelled.")
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
-    folder = Run(Path(output_dir)).folder
+    folder = Path(output_dir).expanduser()
     run = None
     if isinstance(source, PathLike):
         source = fspath(source)

@@ -78,8 +78,7 @@ def recompute_layers(model: PreTrainedModel) -> None:
             continue
         half.supports_gradient_checkpointing = True
         for layer in chain.from_iterable(stacks):
-            kind = type(layer)
-            layer.__class__ = type(kind.__name__, (kind, GradientCheckpointingLayer), {})
+            layer.__class__ = type("Recomputed", (type(layer), GradientCheckpointingLayer), {})
 
 
 def _stacks(base: Module) -> list[list[Module]]:

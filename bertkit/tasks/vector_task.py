@@ -267,8 +267,8 @@ class VectorTask(Task[V]):
         vectors = []
         for of_side in filter(len, rows):
             width = lengths[of_side].max()
-            part = {name: values[of_side, :width] for name, values in inputs.items()}
-            vectors.append(model(**part)["vectors"])
+            outputs = model(**{name: values[of_side, :width] for name, values in inputs.items()})
+            vectors.append(outputs["vectors"])
         return {"vectors": torch.cat(vectors)[torch.cat(rows).argsort()]}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:

@@ -53,7 +53,8 @@ def push_run(run: Run, recipe: AnyRecipe) -> None:
                 push(run.folder, hub.repo_id, public=not hub.private, revision=hub.revision)
             except ModelError as error:
                 fix = f"Push it later: bertkit push {shell_word(run.folder)} {hub.repo_id}"
-                fix += f" --revision {shell_word(hub.revision)}" if hub.revision else ""
+                if hub.revision:
+                    fix += f" --revision {shell_word(hub.revision)}"
                 fix += " --public" * (not hub.private)
                 complete = Problem(str(run.folder), "the run itself is complete", fix)
                 raise ModelError([*error.problems, complete]) from None
