@@ -178,7 +178,7 @@ def test_soft_columns_are_padded_as_numbers():
     batch = Collator({"soft": 0.0})({"input_ids": [[1], [2]], "soft": [[0.25], [0.5, -1.5]]})
     assert torch.equal(batch["soft"], torch.tensor([[0.25, 0.0], [0.5, -1.5]]))
     empty = Collator({"soft": 0.0})({"input_ids": [[1], [2]], "soft": [[], []]})
-    assert empty["soft"].shape == (2, 0)
+    assert empty["soft"].shape == (2, 1)
 
 
 # --- the cache

@@ -239,7 +239,8 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         ("text-to-text", ["a cat"], "explanations do not support text2text-generation"),
     ):
         predictor = predictor_of(BY_ID[name].task(tiny_encoder), tiny_encoder)
-        raises(DataError, what, explain_rows, predictor, rows_of(predictor, texts))
+        with pytest.raises(DataError, match=what):
+            explain_rows(predictor, rows_of(predictor, texts))
     pairs = predictor_of(BY_ID["similarity-cosent"].task(tiny_encoder), tiny_encoder)
     # of one, there is the vector
     raises(DataError, "row 1: an explanation needs two texts", explain_rows, pairs, ["a cat"])

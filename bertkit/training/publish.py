@@ -55,7 +55,6 @@ def push_run(run: Run, recipe: AnyRecipe) -> None:
                 fix = f"Push it later: bertkit push {shell_word(run.folder)} {hub.repo_id}"
                 if hub.revision:
                     fix += f" --revision {shell_word(hub.revision)}"
-                fix += " --public" * (not hub.private)
                 complete = Problem(str(run.folder), "the run itself is complete", fix)
                 raise ModelError([*error.problems, complete]) from None
 
