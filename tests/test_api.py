@@ -227,7 +227,7 @@ def test_the_library_names_its_arguments_and_no_options_of_the_command_line():
     """Not in an error, nor in a log. Options are named by what calls another program, or prints lines for a
     shell.
     """
-    shells = """audits/audit.py files.py training/verify.py report/score_tables.py report/usage.py
+    shells = """audits/audit.py files.py training/publish.py training/verify.py report/score_tables.py report/usage.py
     inference/display.py""".split()
     others = ("--force-reinstall", "--nproc-per-node", "--s")  # of pip and torchrun; a line and its markers
     for file in sorted(PACKAGE.rglob("*.py")):

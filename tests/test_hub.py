@@ -504,7 +504,7 @@ def test_a_push_that_fails_leaves_a_whole_run(tiny_encoder, tmp_path, hub):
     hub.faults = always("/commit", 403)
     given = f"hub={{repo_id: {ME}, revision: dev, private: false, license: mit}}"
     recipe = small.recipe(tmp_path, tiny_encoder, given)
-    words = rf"bertkit push .* {ME} --revision dev"
+    words = rf"bertkit push .* {ME} --revision dev --public"
     said = rf"the run itself is complete\n    Push it later: {words}"
     raises(ModelError, said, train, recipe, tmp_path / "run")
     assert Run(tmp_path / "run").finished

@@ -55,6 +55,8 @@ def push_run(run: Run, recipe: AnyRecipe) -> None:
                 fix = f"Push it later: bertkit push {shell_word(run.folder)} {hub.repo_id}"
                 if hub.revision:
                     fix += f" --revision {shell_word(hub.revision)}"
+                if not hub.private:
+                    fix += " --public"
                 complete = Problem(str(run.folder), "the run itself is complete", fix)
                 raise ModelError([*error.problems, complete]) from None
 
