@@ -67,7 +67,7 @@ def recipes() -> None:
 
 
 @command(
-    "print a recipe with every default filled in",
+    "print a recipe with bertkit's defaults filled in",
     argument("recipe", "a shipped recipe's name, or a file", nargs="?"),
     OVERRIDES,
     flag("--schema", "print the JSON Schema of recipes, for editors"),
@@ -173,7 +173,7 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
 
 @command(
     "find label errors and duplicates, and choose rows to label next",
-    argument("source", "a shipped recipe's name, a file, or a run whose recipe has folds", metavar="RECIPE"),
+    argument("source", "a shipped recipe's name, a file, or a run", metavar="RECIPE"),
     OVERRIDES,
     path("--output-dir", "a new folder, or an audit to continue", "DIR", required=True),
     path("--unlabelled", "rows without labels, of which the most useful to label are chosen"),

@@ -38,9 +38,12 @@ def report(runs: list[Path], output: Path | None) -> None:
     path("--output", "a new folder", "DIR", required=True),
     flag("--int8", "quantise to int8: a quarter of the size, and faster on CPUs"),
     argument(
-        "--max-drop", "with --int8: largest accepted drop of the selection metric", default=0.005, metavar="X"
+        "--max-drop",
+        "with --int8: largest accepted drop of the task's first metric",
+        default=0.005,
+        metavar="X",
     ),
-    path("--data", "labelled rows for the comparison; default: the run's validation rows"),
+    path("--data", "labelled rows for the comparison; default: the run's validation, test or train rows"),
     example="bertkit export runs/quickstart --output runs/quickstart-onnx --int8",
     page="export",
 )

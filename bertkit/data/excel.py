@@ -104,12 +104,7 @@ def write_sheet(file: IO[bytes], rows: Iterable[Sequence[Any]]) -> None:
                     where, f"a sheet holds {MAX_ROWS:,} rows, a cell {MAX_CELL:,} characters", fix
                 )
             try:
-                cells = [
-                    WriteOnlyCell(  # a sheet has no zones of times
-                        sheet, str(value) if isinstance(value, datetime | time) and value.tzinfo else value
-                    )
-                    for value in values
-                ]
+                cells = [WriteOnlyCell(sheet, _zoneless(value)) for value in values]
             except IllegalCharacterError as error:
                 raise DataError(where, "a cell cannot hold control characters", fix) from error
             for cell, value in zip(cells, values, strict=True):
@@ -118,6 +113,11 @@ def write_sheet(file: IO[bytes], rows: Iterable[Sequence[Any]]) -> None:
     finally:
         sheet.close()
     book.save(file)
+
+
+def _zoneless(value: Any) -> Any:
+    """The value, or as text if it is a time with a zone, which a sheet does not have."""
+    return str(value) if isinstance(value, datetime | time) and value.tzinfo else value
 
 
 def _chosen(sheets: Sequence[Any], wanted: str | None, problems: Problems) -> Any:

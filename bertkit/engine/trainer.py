@@ -30,7 +30,7 @@ from bertkit.models.malloc import memory_kept
 from bertkit.tasks.base import Batch
 from bertkit.text import listed
 
-COMPARED_EVERY = 50  # steps, after which kept memory is compared with that of earlier ones
+BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
 CLOCK = "clock.json"  # in a checkpoint: the seconds that the training has taken
 MAX_ROWS_SHOWN = 64  # rows of a step that a message names
 
@@ -45,7 +45,7 @@ class Trainer(CheckpointTrainer):
     args: Arguments
     batches: Any  # the batch sampler, once there is one
     optimizer: Any
-    trim_memory: Callable[[bool], None]  # while it trains
+    trim_memory: Callable[[], None]  # while it trains
 
     def __init__(
         self,
@@ -187,7 +187,8 @@ class Trainer(CheckpointTrainer):
         """The micro-batches of one step, and the count of its loss terms over all processes, `()` or
         `(tasks,)`.
         """
-        self.trim_memory(self.state.global_step % COMPARED_EVERY == COMPARED_EVERY - 1)
+        if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
+            self.trim_memory()
         progress = self.clock.progress(self.args, self.state)
         if self.clock.budget is not None and self.state.global_step:
             follow(self.lr_scheduler, progress)

@@ -55,8 +55,8 @@ def export(
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
     It is written only if, on the run's validation rows (or `data`, labelled rows in the same layout), outputs
-    agree to 1e-4, and answers and metrics are equal. int8: quantised; the headline metric may fall by
-    `max_drop`.
+    agree to 1e-4, and answers and metrics are equal. int8: quantised; the task's first metric may
+    fall by `max_drop`.
     Raises UserError for an output that is not empty, DataError without rows, ModelError for a model that
     cannot be exported or an export that differs.
 

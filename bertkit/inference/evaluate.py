@@ -253,8 +253,6 @@ def evaluate(
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     if split is not None and isinstance(data, str | Path) and not Path(data).is_dir():
         raise RecipeError("`split` is a split of the run's data, `data` another file: pass only one of them")
-    if rerank and metrics:
-        raise UserError("metrics", "custom metrics are not supported with rerank", "Leave them out.")
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     split, rows = rows_of_split(source, predictor, data, split, ("test", "validation"), overrides)
@@ -262,13 +260,16 @@ def evaluate(
     log_findings(finding._replace(level="warn") for finding in unknown)
     if rerank is None:
         return {"split": split, **score(predictor, rows, metrics, by)[1]}
-    return {"split": split, **evaluate_two_stages(predictor, load_as("text-ranking", rerank), rows, depth)}
+    ranker = load_as("text-ranking", rerank)
+    return {"split": split, **evaluate_two_stages(predictor, ranker, rows, depth, metrics)}
 
 
-def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> Json:
+def evaluate_two_stages(
+    retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int, metrics: Sequence[Any] = ()
+) -> Json:
     """Scores of a search whose hits a cross-encoder reorders (Nogueira & Cho 2019), and of the search alone.
 
-    Returns `rows`, `metrics` and `intervals` of both stages, `first_stage` and `depth`.
+    Returns what `score` does of both stages, `first_stage` and `depth`.
     depth: number of documents per query that the cross-encoder reorders; the rest follow in the retriever's
     order.
     Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
@@ -287,11 +288,9 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     if not ranker.task.ranks:
         raise UserError("rerank", f"is a model for {ranker.task.name}", "Use one for text-ranking.")
     answers = list(task.answer(rows, retriever.predict_features))
-    graded = task.grade(reranked(answers, rows, ranker, depth), rows)
+    both = DiskList(reranked(answers, rows, ranker, depth))
     return {
-        "rows": len(rows),
-        "metrics": graded.scores,
-        "intervals": dict(graded.intervals()),
+        **scored(task, both, rows, metrics)[1],
         "first_stage": task.grade(answers, rows).scores,
         "depth": depth,
     }

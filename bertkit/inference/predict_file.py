@@ -138,8 +138,11 @@ def predict(
     chosen = range(sys.maxsize)
     if part:
         if predictor.task.schema.together:
-            fix = "Leave it out; `bertkit embed` takes shards."
-            raise UserError("shard", "the documents of all rows are ranked together", fix)
+            raise UserError(
+                "shard",
+                "the documents of all rows are ranked together",
+                "Leave it out; `bertkit embed` takes shards.",
+            )
         require_no_pipe(Path(file))
         total = sum(1 for _ in _rows(file, spec, corpus, Problems(file)))
         chosen = part.rows(file, total, predictor.task.chunk_size)

@@ -150,7 +150,7 @@ class Predictor:
         if self.task.schema.together:
             first = [*islice(read, 1)]
             read = chain(first, read)
-            if any(not isinstance(row, str) and has_columns(row, ["query"], self.columns) for row in first):
+            if any(isinstance(row, Mapping) and has_columns(row, ["query"], self.columns) for row in first):
                 size = sys.maxsize
         return in_chunks(read, size, answers, start)
 
@@ -342,8 +342,11 @@ def load(
     ['label', 'score', 'truncated']
     """
     if precision not in (None, *get_args(Precision)):
-        what = f"expected fp32, bf16 or fp16, found {precision!r}"
-        raise UserError("precision", what, "Leave it out: the fastest on this machine is the default.")
+        raise UserError(
+            "precision",
+            f"expected fp32, bf16 or fp16, found {precision!r}",
+            "Leave it out: the fastest on this machine is the default.",
+        )
     folder = vet(model_folder(source, revision))
     settings = read_settings(folder, task, str(source))
     kind = settings.kind(str(source))

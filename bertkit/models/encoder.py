@@ -501,14 +501,7 @@ def load_and_report(
     new = [name for name in unset if ours or not name.startswith("pooler.")]
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
-    head = set(model.modules()).difference(model.base_model.modules())
-    rates = [module.p for module in head if isinstance(module, torch.nn.Dropout)]
-    if encoder.dropout not in [None, *rates]:
-        raise ModelError(
-            "model.dropout",
-            f"{type(model).__name__} has no dropout of its own before the output layer",
-            "Remove it; the encoder's rates are in its config.json.",
-        )
+    _require_dropout(encoder.dropout, model)
     compute_in_fp32(model)
     return model, frozenset(unset)
 
@@ -529,6 +522,19 @@ def _head_settings(encoder: Encoder, config: PretrainedConfig) -> Json:
     if encoder.dropout is not None:
         settings |= dict.fromkeys(DROPOUTS & config.to_dict().keys() or UNDECLARED, encoder.dropout)
     return settings
+
+
+def _require_dropout(rate: float | None, model: PreTrainedModel) -> None:
+    """Raises ModelError where this is not the rate of a dropout outside the encoder."""
+    from torch.nn import Dropout
+
+    head = set(model.modules()).difference(model.base_model.modules())
+    if rate not in [None, *(module.p for module in head if isinstance(module, Dropout))]:
+        raise ModelError(
+            "model.dropout",
+            f"{type(model).__name__} has no dropout of its own before the output layer",
+            "Remove it; the encoder's rates are in its config.json.",
+        )
 
 
 def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:

@@ -7,7 +7,6 @@ sizes, as those of batches of texts have, the pieces that fit none of them add u
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,27 +25,24 @@ def give_back() -> None:
 
 
 @contextmanager
-def memory_kept() -> Iterator[Callable[[bool], None]]:
+def memory_kept() -> Iterator[Callable[[], None]]:
     """Within the block, glibc's malloc keeps freed memory: mapping pages again takes a quarter of a small
     step.
 
-    Yields a function to be called at each step. It gives all freed memory back once the process holds more
-    than half of the machine's memory; with True, which every few steps pass, also once it holds more than
-    twice as much as at an earlier such call.
+    Yields a function to be called every few steps. It gives all freed memory back once the process holds more
+    than twice as much as at an earlier call.
     """
     if platform.libc_ver()[0] != "glibc":
-        yield lambda _: None
+        yield lambda: None
         return
     libc = ctypes.CDLL(None)
     least = 0
-    most = os.sysconf("SC_PHYS_PAGES") // 2
 
-    def bound(compare: bool) -> None:
+    def bound() -> None:
         nonlocal least
         held = _held()
-        if compare:
-            least = min(least, held) or held
-        if held > most or (compare and held > 2 * least):
+        least = min(least, held) or held
+        if held > 2 * least:
             give_back()
             least = 0  # the next call sees what the steps need
 

@@ -200,10 +200,9 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         most = self.options.max_answer_length
         first, last = np.array(features["labels"][:]).T
         if count := int((last - first >= most).sum()):
-            windows = len(features)
-            what = f"labelled with an answer longer than {most} tokens, never predicted whole"
-            what = f"{split}: {part_of(count, windows, 'window')} {what}"
-            yield weighed(count, windows, what, "Raise task.max_answer_length.")
+            part = part_of(count, len(features), "window")
+            what = f"{split}: {part} labelled with an answer longer than {most} tokens, never predicted whole"
+            yield weighed(count, len(features), what, "Raise task.max_answer_length.")
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForQuestionAnswering
