@@ -7,8 +7,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
 Lines = list[list[str]]  # of a table, the first is the header; see `columns`
 Record = Mapping[str, Any]  # values by their names: a row, results, settings
@@ -42,6 +43,11 @@ def listed(names: Sequence[str], most: int = 20, *, total: int | None = None) ->
     """
     rest = (len(names) if total is None else total) - len(names[:most])
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest else "")
+
+
+def unique(values: Iterable[T]) -> list[T]:
+    """The values in their order, each once."""
+    return list(dict.fromkeys(values))
 
 
 def repeated(names: Iterable[str]) -> list[str]:

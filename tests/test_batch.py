@@ -195,6 +195,8 @@ def test_vectors_of_a_column_of_another_name(similar):
     empty = bertkit.batch(similar, side="text")(pa.table(COLUMNS)[:0])
     assert empty.schema.field("vector").type == pa.list_(pa.float32(), 6)
     raises(DataError, "no column 'body'; found id, text", answers, COLUMNS)
+    other = bertkit.batch(similar, side="document", columns={"document": "id"})
+    raises(DataError, "reads texts, not document", other, COLUMNS)
 
 
 # --- processes and threads

@@ -571,3 +571,9 @@ def test_few_decisions_make_few_bins(decisions, counts):
     bins = calibration.reliability(np.linspace(0, 1, decisions), np.ones(decisions))
     assert [each.decisions for each in bins] == counts
     assert all(each.accuracy == 1 and each.interval[1] == 1 > each.interval[0] for each in bins)
+
+
+def test_a_label_of_no_row_says_what_can_be_done():
+    none = np.zeros((1, 1), dtype=bool)
+    lacking = LabelDecisions(["a"], np.ones((1, 1)), none, none, {})
+    raises(UserError, r"fit the others: each \(label\)", fitted, lacking, ThresholdTarget("precision", 0.9))

@@ -54,6 +54,7 @@ from bertkit.recipe.training_arguments import training_fields
 from bertkit.report.score_tables import first_to_try
 from bertkit.run import Run
 from bertkit.tasks import OURS
+from bertkit.tasks.text_classification import TextClassification
 from bertkit.text import json_line
 from bertkit.training.seed import save
 
@@ -407,6 +408,14 @@ def test_a_panic_in_a_library_is_an_error(capsys, learned, monkeypatch):
     assert "a library in Rust, such as tokenizers, crashed: index out of bounds" in told
 
 
+def test_too_little_memory_of_a_device_is_an_error(capsys, learned, monkeypatch):
+    full = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 MiB."))
+    monkeypatch.setattr(TextClassification, "forward", full)
+    told = refused(capsys, "predict", learned.folder, "the cat was good")
+    assert told.startswith("error: CUDA out of memory.\n")
+    assert "smaller batches" in told
+
+
 READERS = {
     "predict": "predict {run} --input {file} --output {new}.jsonl",
     "explain": "explain {run} --input {file} --output {new}.html",
@@ -547,6 +556,19 @@ def test_a_model_of_someone_else_is_answered_with_its_task_named(capsys, learned
         capsys, "predict", learned.model, "a", "--task", "fill-mask"
     )
     assert "classifier" in refused(capsys, "predict", tiny_encoder, "a", "--task", "text-classification")
+    rows = write_rows(tmp_path / "rows.jsonl", [{"text": "the dog was bad", "label": "bad"}])
+    told = said(
+        capsys,
+        "export",
+        foreign,
+        "--output",
+        tmp_path / "onnx",
+        "--data",
+        rows,
+        "--task",
+        "text-classification",
+    )
+    assert "1 equal predictions" in told
 
 
 PARSED = [  # words that the parser refuses, and what it says

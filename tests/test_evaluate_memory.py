@@ -366,6 +366,9 @@ def test_values_without_end_and_numbers():
     assert {name: len(own) for name, own in lengths.items()} == dict.fromkeys(
         ("up to 25", "up to 50", "up to 75", "up to 98.5"), 25
     ) | {"up to 25": 26, "up to 98.5": 24}
+    assert "up to 1700000099" in rows_by_value(
+        Dataset.from_dict({"n": [*range(1_700_000_000, 1_700_000_100)]}), "n"
+    )
     some = rows_by_value(Dataset.from_dict({"length": [None, *range(100), float("nan")]}), "length")
     assert {name: len(own) for name, own in some.items()} == {
         "up to 25": 26, "up to 50": 25, "up to 75": 25, "up to 99": 24, "(none)": 2

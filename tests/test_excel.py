@@ -285,3 +285,8 @@ def test_what_the_encoding_of_the_input_lacks_is_told(tmp_path):
     with (tmp_path / "out.csv").open("w", encoding="cp1252") as file, pytest.raises(DataError) as caught:
         _write_csv(file, [["label"], ["ł"]], "out.csv", ";", False)
     assert "'ł' cannot be written in cp1252, the encoding of the input" in str(caught.value)
+
+
+def test_an_error_is_no_value_and_a_carriage_return_is_one(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a_x000D_\nb", "#N/A"])
+    assert read(path) == [(2, {"text": "a\r\nb", "label": ""})]

@@ -404,3 +404,10 @@ def test_no_split_of_texts_by_label_is_left_out_unsaid(tmp_path):
     assert [row["text"] for row in rows["validation"]] == ["the dev/pos"]
     write_rows(tmp_path / "test" / "1.txt", "a cat")
     raises(DataError, "test: holds no texts by label\n    Write test/LABEL/", open_source, spec, None, None)
+
+
+def test_a_label_may_have_the_name_of_a_split(tmp_path):
+    for label in ("valid", "invalid"):
+        write_rows(tmp_path / label / "1.txt", f"the {label}")
+    (part,) = open_source(DataSpec(source=str(tmp_path)), None, None)["train"]
+    assert {row["label"] for _, row in part.rows} == {"valid", "invalid"}

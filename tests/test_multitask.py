@@ -475,6 +475,9 @@ def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path):
         "tasks.task.task.strid: unknown key; did you mean 'stride'?",
         "tasks.task.data.limt: unknown key; did you mean 'limit'?",
     ]
+    for best in ("[f1]", "{task: f1}"):
+        file.write_text(BAD.replace("metric_for_best_model: f1", f"metric_for_best_model: {best}"))
+        raises(RecipeError, "expected .mean. or a task, found", read, file)
     for tasks in ("{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"):
         file.write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
         raises(RecipeError, "tasks", read, file)

@@ -7,10 +7,12 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -569,3 +571,12 @@ def test_every_command_that_may_take_long_says_how_far_it_is(
     ):
         assert main([str(word) for word in words]) == 0
         assert re.search(rf"(?m)^\d+ .*{noun}.* (in \d+ s|left)$", capfd.readouterr().err)
+
+
+def test_a_pipe_is_read_once(learned, tmp_path):
+    os.mkfifo(tmp_path / "rows.csv")
+    text = "text\n" + "".join(f"number {number}\n" for number in range(1000))
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit((tmp_path / "rows.csv").write_text, text)
+        assert bertkit.predict(learned.folder, tmp_path / "rows.csv", tmp_path / "o.csv") == 1000
+        assert written.result() == len(text)

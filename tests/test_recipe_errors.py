@@ -296,6 +296,8 @@ verify: !!bool true
 OVERRIDES = [
     ("verify", "no `=`"),
     ("", "no key"),
+    ("data.group_by=#customer", "follows # as a comment"),
+    ("data.group_by=Sentence #", "Write 'data.group_by=\"Sentence #\"'"),
     ("a..b=3", "no key"),
     ("~", "no key"),
     ("~verify", "verify: not in the recipe"),
@@ -344,3 +346,11 @@ def test_recipes_that_are_not_there(tmp_path):
         message = message_of(RecipeError, load_recipe, source)
         assert fragment in message
         message.encode()
+
+
+def test_labels_may_be_pairs_as_config_json_has_them(tmp_path):
+    ((where, what),) = problems(
+        tmp_path, HEAD, 'task.labels=[["0", a], ["1", b]]', "task.thresholds={c: 0.5}"
+    )
+    assert where == "override task.thresholds={c: 0.5}"
+    assert "not a label" in what

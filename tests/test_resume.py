@@ -26,6 +26,7 @@ from transformers import (
     AutoTokenizer,
     TrainerCallback,
 )
+from transformers.trainer_callback import ExportableState
 
 from bertkit.engine import checkpoint
 from bertkit.engine.arguments import Arguments
@@ -824,3 +825,47 @@ def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout, tmp_path,
     train(given, run.folder, resume=True)
     names = [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")]
     assert names == ["checkpoint-3", "checkpoint-12"], "old ones go, and the best stays"
+
+
+def test_the_evaluation_at_the_start_is_not_repeated(tiny_encoder_with_dropout, tmp_path):
+    more = (*RHYTHM, "training.eval_on_start=true", "early_stopping={patience: 4}")
+    run, whole = resumed(small.recipe(tmp_path, tiny_encoder_with_dropout, *more), tmp_path)
+    assert events(run) == events(whole)
+
+
+def test_more_patience_continues_a_training_that_stopped_early(
+    tiny_encoder_with_dropout, tmp_path, monkeypatch
+):
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "early_stopping={patience: 1}")
+    scores = count(0.0, -0.1)
+    score = TaskData.evaluate
+    monkeypatch.setattr(TaskData, "evaluate", lambda *more: {**score(*more), "accuracy": next(scores)})
+    with patch("bertkit.training.seed.merge_and_calibrate", side_effect=Killed):
+        raised(Killed, train, given, tmp_path / "run")
+    longer = given.with_("early_stopping.patience=9")
+    [outcome] = train(longer, tmp_path / "run", resume=True, changed=True).results["seeds"]
+    assert outcome["steps"] == 12
+
+
+class Counting(TrainerCallback, ExportableState):
+    """Adds a number at each step."""
+
+    def __init__(self, by=1):
+        self.by = by
+        self.sum = 0
+
+    def on_step_end(self, args, state, control, **_):
+        self.sum += self.by
+
+    def state(self):
+        return {"args": {"by": self.by}, "attributes": {"sum": self.sum}}
+
+
+def test_two_callbacks_of_one_class_are_restored_each(tiny_encoder_with_dropout, tmp_path, monkeypatch):
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM)
+    sums = {}
+    ended = lambda self, args, state, control, **_: sums.update({self.by: self.sum})  # noqa: E731
+    monkeypatch.setattr(Counting, "on_train_end", ended)
+    run = killed(recipe, tmp_path / "run", callbacks=[Counting(1), Counting(10)])
+    train(recipe, run.folder, resume=True, callbacks=[Counting(1), Counting(10)])
+    assert sums == {1: 12, 10: 120}

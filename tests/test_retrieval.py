@@ -426,3 +426,10 @@ def test_embed_index_and_search(tiny_encoder, tmp_path, capsys):
         assert "search needs one query, in quotes, or --input FILE" in refused(capsys, *wrong)
     told = refused(capsys, "search", store, "good cat", "--output", out, "--column", "text")
     assert "--output and --column work only with --input FILE" in told
+
+
+def test_documents_that_are_cut_are_counted(tiny_encoder):
+    rows = Dataset.from_dict({"query": ["a", "b"], "document": ["cat " * 100, "b"], "grade": [1.0, 1.0]})
+    own = task(tiny_encoder)
+    found = [finding.what for finding in own.check(own.encode(rows), "train")]
+    assert any("1 of 2 rows (50.0%) is truncated at 32 tokens" in what for what in found), found

@@ -503,3 +503,10 @@ def test_all_linear_adapts_every_layer_of_the_encoder_and_not_the_dense_layer(ti
     adapted = with_lora(model, Lora(r=2, target_modules="all-linear"), task.extra_modules(model))
     found = {name.split(".lora_A")[0] for name, _ in adapted.named_parameters() if "lora_A" in name}
     assert found == {f"base_model.model.{name}" for name in layers if not name.startswith("vector_dense")}
+
+
+@pytest.mark.parametrize("setting", [{"labels": {"0": "no", "1": "yes"}}, {"threshold": 0.7}])
+def test_settings_of_labels_are_refused_for_rows_with_scores(setting, tiny_encoder):
+    case = BY_ID["similarity-mse"]
+    own = Case("x", {**case.options, **setting}, case.columns)
+    raises(DataError, "has no effect on rows with `score`", own.task, tiny_encoder)

@@ -4,6 +4,7 @@ stops it.
 
 import gzip
 import json
+import math
 import re
 import shutil
 import threading
@@ -196,7 +197,7 @@ def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client, tiny_en
 
 
 @served("ner-softmax")
-def test_tokenize(client, tiny_encoder):
+def test_tokenize(client, tiny_encoder, monkeypatch):
     tokenizer = predictor_of(KEPT["ner-softmax"], tiny_encoder).task.tokenizer
     text = "the é cat 😀 [SEP] sat"
     found = said(client, "/tokenize", inputs=[text, "yes"])
@@ -219,6 +220,8 @@ def test_tokenize(client, tiny_encoder):
         "unknown field prompt_name"
         in said(client, "/tokenize", status=422, inputs="a", prompt_name="q")["error"]
     )
+    monkeypatch.setattr("bertkit.serving.tei.MAX_TOKENS", 5)
+    assert "5 are allowed" in said(client, "/tokenize", status=413, inputs=["! " * 9])["error"]
 
 
 @served("single-label")
@@ -716,3 +719,29 @@ def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_pa
     )
     with pytest.raises(ModelError, match="gives no vectors"):
         dual_encoder("small", predictor=predictor_of(KEPT["single-label"], tiny_encoder))
+
+
+def test_a_late_search_ends_with_its_query(room, predictor, monkeypatch):
+    service = Service(predictor, "small", Limits(), Store.open(room / "store"))
+    ended = threading.Event()
+    calls = []
+
+    def late(*_, **__):
+        calls.append(1)
+        assert ended.wait(60)
+        return []
+
+    monkeypatch.setattr("bertkit.retrieval.search.search", late)
+    with TestClient(model_app(service, None)) as searching:
+        service.limits = Limits(timeout=0.5)
+        said(searching, "/search", status=504, queries=["the cat"] * 20)
+        ended.set()
+        service.search_threads.shutdown()
+    assert len(calls) == 1
+
+
+def test_numbers_that_json_lacks_are_null(room, predictor, monkeypatch):
+    monkeypatch.setattr("bertkit.retrieval.search.search", lambda *_, **__: [{"score": math.nan}])
+    service = Service(predictor, "small", Limits(), Store.open(room / "store"))
+    with TestClient(model_app(service, None)) as searching:
+        assert said(searching, "/search", query="the cat") == {"hits": [{"score": None}]}

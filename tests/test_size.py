@@ -27,7 +27,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "attachments": 6_300,
     "audits": 8_700,
     "cli": 8_300,
-    "data": 44_100,
+    "data": 44_300,
     "decisions": 2_500,
     "encoding": 4_300,
     "engine": 12_300,
@@ -51,10 +51,10 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "vectors": 5_000,
 }
 GROWTH = 1.15  # how much one sub-package may grow while another pays
-MOST_OF_ALL = 295_800
-MOST_OF_CORE = 215_700
-MOST_OF_TRAINING = 186_200  # what `import bertkit.training.train` brings
-MOST_OF_TESTS = 366_900
+MOST_OF_ALL = 296_000
+MOST_OF_CORE = 215_800
+MOST_OF_TRAINING = 186_300  # what `import bertkit.training.train` brings
+MOST_OF_TESTS = 368_600
 
 
 @cache

@@ -233,3 +233,10 @@ def test_many_rows_are_looked_at_in_part(count, read, kinds):
     assert not [
         *unknown_findings(kinds["bytes"], "roberta", rows, get_task("text-classification").schema, "train")
     ]
+
+
+def test_windows_of_a_pair_share_half_of_themselves_at_most(kinds):
+    pair = [["the cat " * 20], ["dogs " * 100]]
+    assert (
+        len(encode_texts(kinds["wordpiece"], pair, max_length=32, overflow="window", stride=20)["row"]) < 40
+    )

@@ -635,3 +635,9 @@ def test_tokens_stand_where_blanks_join_them():
     texts, places = sentences(Dataset.from_dict({"tokens": [["a", "", "new york"], []]}))
     assert texts == ["a  new york", ""]
     assert places == [[(0, 1), (2, 2), (3, 11)], []]
+
+
+def test_lists_that_pandas_wrote_as_text_name_the_format_to_use(tmp_path):
+    path = tmp_path / "t.csv"
+    pandas.DataFrame({"tokens": [["EU", "rejects"]], "tags": [["B-ORG", "O"]]}).to_csv(path, index=False)
+    assert "write JSON lists in jsonl" in message_of(DataError, read_as, NER, path)

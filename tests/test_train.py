@@ -41,6 +41,7 @@ from transformers import (
 from transformers.integrations import TrackioCallback
 
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
 from bertkit.inference.evaluate import evaluate
@@ -477,6 +478,7 @@ USED = "training.used_embeddings=true"
         ([USED, "training.neftune_noise_alpha=5"], "neftune_noise_alpha changes the word embedding itself"),
         (["training.used_embeddings=1"], "training.used_embeddings: "),
         (["training.fp16=true", "training.use_cpu=true"], "training.fp16: has no effect on a CPU"),
+        (["task.thresholds={god: 0.9}"], "task.thresholds.god: not a label; did you mean 'good'"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(overrides, said, tiny_encoder, tmp_path):
@@ -535,6 +537,14 @@ def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monke
         train,
         recipe,
         tmp_path / "run",
+    )
+
+
+def test_too_little_memory_for_an_evaluation(tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(TaskData, "evaluate", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory.")))
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    raises(
+        RecipeError, r"CUDA out of memory(.|\n)*per_device_eval_batch_size", train, recipe, tmp_path / "run"
     )
 
 

@@ -102,11 +102,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("\n" + "; ".join(filter(None, ["interrupted", command.interrupted])), file=sys.stderr)
         return 130
     except BaseException as error:
-        # a panic in Rust, as in tokenizers, which is not an Exception
-        if type(error).__module__ != "pyo3_runtime":
-            raise
-        fix = "Split the input in halves to find the text that triggers it, and report it."
-        what = f"a library in Rust, such as tokenizers, crashed: {first_line(error)}"
+        fix = "Free memory of the device, or use smaller batches: bertkit.load(RUN, batch_size=8) in Python."
+        what = first_line(error)
+        if type(error).__name__ != "OutOfMemoryError":  # of torch, which may not be imported
+            # a panic in Rust, as in tokenizers, which is not an Exception
+            if type(error).__module__ != "pyo3_runtime":
+                raise
+            fix = "Split the input in halves to find the text that triggers it, and report it."
+            what = f"a library in Rust, such as tokenizers, crashed: {what}"
         say(f"error: {Problem('', what, fix)}", file=sys.stderr)
         return 2
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import bertkit
-from bertkit.cli.shared import RUN, argument, command, flag, path, say
+from bertkit.cli.shared import RUN, TASK, argument, command, flag, path, say
 from bertkit.text import counted
 
 
@@ -35,6 +35,7 @@ def report(runs: list[Path], output: Path | None) -> None:
 @command(
     "export a run as an ONNX graph and compare it with the run",
     RUN,
+    TASK,
     path("--output", "a new folder", "DIR", required=True),
     flag("--int8", "quantise to int8: a quarter of the size, and faster on CPUs"),
     argument(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.data.on_disk import column_values, numbers
 from bertkit.data.origin import Origin, locations
@@ -25,8 +25,9 @@ from bertkit.text import counted, escape_controls, listed, part_of, share
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset
+    from numpy.typing import NDArray
 
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
+    Ints = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
 

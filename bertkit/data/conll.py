@@ -12,9 +12,8 @@ from bertkit.data.reader import Reader, by_lines
 from bertkit.data.schema import note
 from bertkit.data.scripts import UNSPACED
 from bertkit.data.table import NumberedRows
-from bertkit.errors import DataError
 from bertkit.sections import DataSpec
-from bertkit.text import counted, repeated
+from bertkit.text import counted
 
 _CONLLU = "number tokens lemma tags xpos feats head deprel deps misc".split()
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
@@ -40,12 +39,8 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows
     as 科0 and 技1, the places are left out. Memory is that of one sentence, and of the first PEEK lines.
 
     problems: gets missing, extra and empty fields, each with its line, and what was left out.
-    Raises DataError where `spec.header` names a column twice.
     """
     names = spec.header if isinstance(spec.header, list) else []
-    if twice := sorted(repeated(names)):
-        what = f"names a column twice: {', '.join(twice)}"
-        raise DataError("data.header", what, "Give columns different names.")
     lines = iter(lines)
     head = list(islice(lines, PEEK))
     split = [_fields(line.rstrip("\r\n"), spec.delimiter) for _, line in head]

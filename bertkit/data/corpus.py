@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.cache import cache_root, cached_folder, file_digest
 from bertkit.data.origin import Origin, locations
@@ -32,7 +33,7 @@ from bertkit.files import read_json, write_json
 from bertkit.sections import DataSpec
 from bertkit.text import counted
 
-Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+Hashes = NDArray[np.uint64]
 logger = logging.getLogger(__name__)
 DOCUMENTS = "documents.arrow"  # in a folder of the split, in that of the corpus
 FACTS = "facts.json"  # beside it: fingerprint and findings

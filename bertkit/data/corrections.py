@@ -27,7 +27,7 @@ from bertkit.data.units import as_spans
 from bertkit.data.values import convert, split_labels
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
-from bertkit.text import Json, Record, counted, listed
+from bertkit.text import Json, Record, counted, listed, unique
 from bertkit.validation import did_you_mean
 
 ValidateRows = Callable[[Table, str], Checked]
@@ -275,7 +275,7 @@ def _targets(
         if not rows:
             continue
         relabelled = [records[row] for row in rows]
-        origin = Origin(list(dict.fromkeys(record.prefix for record in relabelled)))
+        origin = Origin(unique(record.prefix for record in relabelled))
         for record in relabelled:
             origin.add(origin.files.index(record.prefix), record.number)
         old = table.select(rows)

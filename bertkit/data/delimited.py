@@ -9,7 +9,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, dropwhile
 from typing import Any, TextIO
 
 from bertkit.data.decoding import MAX_LINE, Lines
@@ -49,6 +49,8 @@ def delimited_rows(
     quoting: whether quotes group fields.
     """
     delimiter = spec.delimiter or delimiter
+    if spec.header is True:  # blank lines may come before it, and Excel's sep=;
+        lines = dropwhile(lambda line: not line[1].strip() or re.match("sep=.\r?$", line[1]), lines)
     number, first = next(lines, (0, ""))
     other = max(DELIMITERS, key=lambda delimiter: fields_of(first, delimiter))
     several = spec.delimiter is None and (isinstance(spec.header, bool) or len(spec.header) > 1)
@@ -231,7 +233,8 @@ def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) ->
             fields = next(record)
         except csv.Error as error:
             what = next(text for start, text in _QUOTES if str(error).startswith(start))
-            problems.add(number, what, _plain(delimiter))
+            ends = "save the file with Unix or Windows line endings, or quote texts that have one"
+            problems.add(number, what, ends if "carriage" in what else _plain(delimiter))
             continue
         finally:
             csv.field_size_limit(limit)

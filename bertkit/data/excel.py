@@ -146,7 +146,7 @@ def _quiet() -> Iterator[None]:
 
 def _text(cell: Any) -> str:
     match cell:
-        case None:
+        case None | "#N/A" | "#VALUE!" | "#REF!" | "#DIV/0!" | "#NAME?" | "#NUM!" | "#NULL!":
             return ""
         case bool():
             return str(cell).lower()
@@ -158,7 +158,7 @@ def _text(cell: Any) -> str:
             return cell.isoformat(" ").removesuffix(" 00:00:00")
         case time():
             return cell.isoformat()
-    return str(cell)
+    return str(cell).replace("_x000D_", "\r")  # as Excel writes a carriage return
 
 
 def _rows(file: OpenFile) -> NumberedRows:

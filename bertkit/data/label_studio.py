@@ -14,7 +14,7 @@ from bertkit.data.problems import Problems
 from bertkit.data.schema import mapped_columns, note, warn
 from bertkit.data.table import NumberedRows, Row
 from bertkit.sections import DataSpec
-from bertkit.text import counted, short_repr
+from bertkit.text import counted, short_repr, unique
 
 _TITLE = "Label Studio's JSON export"
 _EXPORT = "Export it again, as JSON."
@@ -71,8 +71,8 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
     texts = [name for name in fields if name != "id" and name not in others]
     texts = [name for name in (spec.columns.get("text"), "text") if name in texts][:1] or texts
     results_by_name = list(chain.from_iterable((task.results or {}).items() for task in read))
-    regions = list(dict.fromkeys(name for name, results in results_by_name if any(map(_marks, results))))
-    choices = list(dict.fromkeys(name for name, results in results_by_name if _chosen(results)))
+    regions = unique(name for name, results in results_by_name if any(map(_marks, results)))
+    choices = unique(name for name, results in results_by_name if _chosen(results))
     several = {name for name, results in results_by_name if len(_chosen(results)) > 1}
     mapped = mapped_columns(spec)
     for number, values, annotated in read:

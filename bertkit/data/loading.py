@@ -37,7 +37,7 @@ from bertkit.data.table import AS_READ, Checked, Data, Loaded, Row, RowRules, Ta
 from bertkit.data.values import convert, is_blank, marked, refuse_unequal, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
-from bertkit.text import counted, listed
+from bertkit.text import counted, listed, unique
 from bertkit.validation import did_you_mean
 
 Parts = Mapping[str, Sequence[Part]]  # by split
@@ -126,14 +126,14 @@ def load(
         declared = [sorted(marks)]
     present = {name for table in loaded.values() for name in table.rows.column_names}
     if spec.by and spec.by not in present:
-        columns = list(dict.fromkeys(name for part in every for name in part.columns))
+        columns = unique(name for part in every for name in part.columns)
         what = f"no column `{spec.by}`, which `data.by` names; found: {listed(columns)}"
         raise DataError(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}", "Correct data.by.")
     return Data(
         rows={split: table.rows for split, table in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
         target=read.target,
-        class_names=list(dict.fromkeys(read.respelled.get(n, n) for n in next(filter(None, declared), []))),
+        class_names=unique(read.respelled.get(n, n) for n in next(filter(None, declared), [])),
         fingerprints={split: table.fingerprint for split, table in loaded.items()},
         findings=[*findings, *read.findings],
         options=read.options,

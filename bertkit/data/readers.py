@@ -32,7 +32,9 @@ from bertkit.data.reader import GROUP, OpenFile, Reader, by_lines, opened, uncom
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRows, Row
 from bertkit.errors import DataError
+from bertkit.files import is_special
 from bertkit.sections import DataSpec
+from bertkit.text import repeated
 from bertkit.validation import describe, did_you_mean
 
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
@@ -128,6 +130,9 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> N
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
     reader = reader_of(path, spec)
+    if twice := sorted(filter(None, repeated(spec.header if isinstance(spec.header, list) else ()))):
+        what = f"names a column twice: {', '.join(twice)}"
+        raise DataError("data.header", what, "Give columns different names.")
     number = 0
     with opened(path) as stream:
         problems = Problems(str(path)) if problems is None else problems
@@ -214,8 +219,10 @@ def written_like(path: Path, spec: DataSpec) -> tuple[str, str]:
     """
     if reader_of(path, spec) is not CSV:
         return ",", "utf-8"
-    with opened(path) as stream:
-        marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    marked = False
+    if not is_special(path):  # the rows would lack what is read of a pipe here
+        with opened(path) as stream:
+            marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
     return spec.delimiter or ",", "utf-8-sig" if marked else spec.encoding
 
 

@@ -12,7 +12,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note
 from bertkit.data.table import Table
 from bertkit.data.values import folded
-from bertkit.text import counted, listed
+from bertkit.text import counted, listed, unique
 
 MOST_GROUPS = 100  # a longer list is cut short in messages
 
@@ -80,7 +80,7 @@ def _counts(values: Iterable[Any], holds: str) -> Counter[str]:
 
 def _respelled(holds: str, new: Mapping[str, str], value: Any) -> Any:
     if holds == "labels":
-        return value and list(dict.fromkeys(new.get(label, label) for label in value))
+        return value and unique(new.get(label, label) for label in value)
     if holds == "tags":
         return value and [tag[:2] + new.get(tag[2:], tag[2:]) for tag in value]
     if holds == "word_labels":

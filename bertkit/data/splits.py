@@ -16,7 +16,7 @@ from bertkit.data.table import Data, Table
 from bertkit.data.values import folded, text_keys
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import counted, listed
+from bertkit.text import counted, listed, unique
 from bertkit.validation import did_you_mean
 
 Names = Callable[[Any], Sequence[str]]  # a value of the target -> its labels
@@ -34,7 +34,7 @@ def names_of(column: Column) -> Names | None:
     if column.holds == "word_labels":
         return lambda tags: sorted(set(tags or ()))
     if column.holds == "labels":
-        return lambda labels: list(dict.fromkeys(names.get(label, label) for label in labels or ()))
+        return lambda labels: unique(names.get(label, label) for label in labels or ())
     return (lambda label: [names.get(label, label)] if label else []) if column.holds == "label" else None
 
 

@@ -148,9 +148,8 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit) -> Checked:
         text, spans = pair
         aligned = spans_to_tags(text, spans, alignment, unit)
         counts.update(aligned.counts)
-        if (aligned.problems or aligned.counts["misaligned"] or aligned.counts["other"]) and len(
-            misfits
-        ) < MISFITS:
+        misfit = aligned.problems or aligned.counts["misaligned"] or aligned.counts["other"]
+        if misfit and len(misfits) < MISFITS:
             misfits.append((text, spans))
         if aligned.problems:
             raise ValueError(*aligned.problems)

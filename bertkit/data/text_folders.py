@@ -22,9 +22,10 @@ def text_folders(folder: Path, names: Collection[str]) -> dict[str, Texts]:
     splits hold texts by label.
     """
     splits = {part.name: _by_label(part) for part in _folders(folder) if part.name in names}
-    if not splits:
-        texts = _by_label(folder)
-        splits = {"train": texts} if len(texts) > 1 and all(texts.values()) else {}
+    if "train" not in splits and not any(any(texts.values()) for texts in splits.values()):
+        texts = _by_label(folder)  # a label may have the name of a split, such as valid
+        others = texts.keys() - splits.keys()
+        splits = {"train": texts} if others and len(texts) > 1 and all(texts.values()) else {}
     without = [name for name, texts in splits.items() if not any(texts.values())]
     if len(without) == len(splits):
         return {}

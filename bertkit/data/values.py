@@ -288,7 +288,8 @@ def _number(value: Any) -> float | None:
 
 def _words(value: Any) -> list[str]:
     if isinstance(value, str):
-        what = f"holds text, {short_repr(value)}, where a list of words is expected; map the column as `text`"
+        fix = "write JSON lists in jsonl" if _LIST_AS_TEXT.fullmatch(value) else "map the column as `text`"
+        what = f"holds text, {short_repr(value)}, where a list of words is expected; {fix}"
         raise WrongColumn(what)
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise WrongType(value, "a list of words")

@@ -105,8 +105,7 @@ def _fitted(
     task = predictor.task
     runner = predictor.predict_features
     if goal.label is None:
-        free = task.options.model_copy(update=dict.fromkeys(names))
-        task = base.calibrate(replace(task, options=free), rows, runner)
+        task = base.calibrate(task.with_options(dict.fromkeys(names)), rows, runner)
     if all(getattr(task.options, name) is None for name in names):
         raise UserError(
             "the model",
@@ -123,7 +122,7 @@ def _fitted(
     option = fitted(decided(task, scored), goal)
     if isinstance(scored, LabelledPairs) and option:
         option = {"threshold": next(iter(option["thresholds"].values()))}
-    task = replace(task, options=task.options.model_copy(update=option))
+    task = task.with_options(option)
     used = graded(predictor.task)
     after = replace(scored, **option).after_fit()
     return task, changes(decided(task, used), decided(task, after))

@@ -147,7 +147,13 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
         if not truth.any() or not part.any():
             lacking = "no row has it" if not truth.any() else "it is the best label of no row"
             what = f"{lacking}, so no threshold has a {goal.metric}"
-            problems.append(Problem(where, what, "Use rows that have the label, or leave it out."))
+            problems.append(
+                Problem(
+                    where,
+                    what,
+                    "Use rows that have it, or fit the others: each (label), or all together (overall).",
+                )
+            )
             continue
         if not goal.least:
             (limits[name],) = fit_thresholds(scores[part][:, None], truth[part][:, None])

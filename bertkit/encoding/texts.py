@@ -16,7 +16,7 @@ from bertkit.data.problems import MAX_PROBLEMS
 from bertkit.data.schema import Finding, Schema, note, weighed
 from bertkit.encoding.pieces import Encoded, tokenize, unread
 from bertkit.errors import RowsError
-from bertkit.text import counted, part_of, share
+from bertkit.text import counted, part_of, share, unique
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -105,7 +105,8 @@ def length_findings(
     yield note(what)
     if "lost" not in features.column_names:  # a task that reads everything
         return
-    lost = numbers(features, "lost")[starts]
+    lost = numbers(features, "lost")  # windows repeat that of their row
+    lost = lost[starts] if windows else np.add.reduceat(lost, starts)
     if cut := int((lost > 0).sum()):
         part = part_of(cut, len(starts), "row")
         tokens = counted(int(lost.sum()), "token")
@@ -141,7 +142,7 @@ def unknown_findings(
     if len(words) > WARNED * total:
         scripts = [unicodedata.name(char, "?").split()[0] for char in "".join(words) if char.isalpha()]
         script = f", mostly {mode(scripts).capitalize().replace('Cjk', 'CJK')}" if scripts else ""
-        examples = ", ".join(word[:20] for word in [*dict.fromkeys(words)][:3])
+        examples = ", ".join(word[:20] for word in unique(words)[:3])
         to_it = f"unknown to the tokenizer of {encoder}"
         part = f"{share(len(words), total)} of all tokens are"
         what = f"{part} {to_it}{script}: {examples}"
@@ -182,7 +183,7 @@ def _cut(
     lost = len(shorter) - share
     if overflow == "window":
         # Windows run over the longer text. The other is repeated in each, and may take half of the room.
-        step = width - min(stride, width - 1)
+        step = width - min(stride, width // 2 if share else width - 1)
         parts = [longer[start : start + width] for start in range(0, len(longer) - width + step, step)]
     else:
         lost += len(longer) - width

@@ -59,7 +59,10 @@ class CheckpointTrainer(Trainer):
             stateful = [
                 c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)
             ]
-            self.state.stateful_callbacks = {type(c).__name__: c.state() for c in stateful}  # type: ignore[assignment]
+            states: Json = {type(c).__name__: [] for c in stateful}
+            for c in stateful:
+                states[type(c).__name__].append(c.state())
+            self.state.stateful_callbacks = states  # type: ignore[assignment]
             self.state.save_to_json(str(aside / STATE))
             for name, content in self.checkpoint_files():
                 if (aside / name).exists():

@@ -161,6 +161,7 @@ class Trainer(CheckpointTrainer):
         for attachment in self.attachments:
             attachment.start(self, checkpoint)
         self.clock.start(read_json(checkpoint / CLOCK)["seconds"] if checkpoint else 0.0)
+        self.args.eval_on_start &= checkpoint is None  # a resumed training is not at its start
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
         try:
             with memory_kept() as self.trim_memory, attention_kernels(self.args.device):
@@ -171,15 +172,22 @@ class Trainer(CheckpointTrainer):
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *rest: Any
     ) -> tuple[int, int]:
+        stated = self._early_stopping()
         done = super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *rest)
         self.batches.set_epoch(done[0])  # transformers before 5.17 tells no sampler that skips batches
+        restored = self._early_stopping()
+        for ours, loaded in zip(stated, restored, strict=True):
+            loaded.early_stopping_patience = ours.early_stopping_patience  # which may be another by now
+            loaded.early_stopping_threshold = ours.early_stopping_threshold
         # The last step may be one within an epoch, which Trainer would continue.
         over = self.clock.over(self.args, self.state) or any(
             callback.early_stopping_patience_counter >= callback.early_stopping_patience
-            for callback in self.callback_handler.callbacks
-            if isinstance(callback, EarlyStoppingCallback)
+            for callback in restored
         )
         return (num_train_epochs, 0) if over else done
+
+    def _early_stopping(self) -> list[EarlyStoppingCallback]:
+        return [c for c in self.callback_handler.callbacks if isinstance(c, EarlyStoppingCallback)]
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from bertkit.data import scripts
 from bertkit.evaluation.calibration import ByLabel, Limits
 from bertkit.evaluation.graded_labels import GradedLabels
-from bertkit.evaluation.intervals import Floats, Scores
+from bertkit.evaluation.intervals import Floats, Scores, floats
 from bertkit.evaluation.metrics import Kind
 
 ROWS = 200_000  # of train, evenly spaced, that baselines are fitted to: bounds their time and memory
@@ -100,7 +100,7 @@ def _fitted(
     if kind == "single-label":
         targets = np.eye(len(labels))[np.asarray(train.targets, dtype=np.int64)]
     else:
-        targets = np.asarray(train.targets, dtype=np.float64).reshape(len(train.texts), -1)
+        targets = floats(train.targets).reshape(len(train.texts), -1)
     share = targets.mean(axis=0)
     models = {"majority": lambda texts: np.tile(share, (len(texts), 1))}
     if (targets != targets[0]).any() and (fitted := _tfidf(train.texts)):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.evaluation.intervals import Bools, Floats, Ints
+from bertkit.evaluation.intervals import Bools, Floats, Ints, floats
 
 ByLabel = Mapping[str, float]
 Limits = ByLabel | float | None  # a threshold for each label, or one for all; None: not fixed
@@ -75,7 +75,7 @@ def reliability(confidence: ArrayLike, correct: ArrayLike) -> list[Bin]:
     """
     from scipy.stats import binomtest
 
-    confidences = np.asarray(confidence, dtype=np.float64)
+    confidences = floats(confidence)
     corrects = np.asarray(correct)
     parts = np.array_split(
         np.argsort(confidences, kind="stable"), max(1, min(POINTS, len(confidences) // FEWEST))
@@ -110,8 +110,8 @@ def apply_temperature(logits: ArrayLike, temperature: float, *, exclusive: bool)
     """
     from scipy.special import expit, softmax
 
-    scaled = np.asarray(logits, dtype=np.float64) / temperature
-    return np.asarray(softmax(scaled, axis=-1) if exclusive else expit(scaled), dtype=np.float64)
+    scaled = floats(logits) / temperature
+    return floats(softmax(scaled, axis=-1) if exclusive else expit(scaled))
 
 
 def logits_of(probabilities: ArrayLike, *, exclusive: bool) -> Floats:
@@ -120,7 +120,7 @@ def logits_of(probabilities: ArrayLike, *, exclusive: bool) -> Floats:
     """
     from scipy.special import logit
 
-    table = np.asarray(probabilities, dtype=np.float64)
+    table = floats(probabilities)
     return np.log(np.maximum(table, TINY)) if exclusive else np.asarray(logit(np.clip(table, TINY, BELOW_1)))
 
 
@@ -130,7 +130,7 @@ def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusiv
     probabilities: (rows, labels) at the temperature in use, which the result multiplies. references: label
     ids (rows,) if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own.
     """
-    table = np.asarray(probabilities, dtype=np.float64)
+    table = floats(probabilities)
     truth = np.asarray(references, dtype=np.int64)
     logits = logits_of(table, exclusive=exclusive)
     if not exclusive:  # a sigmoid is the softmax of its logit and 0
@@ -148,10 +148,8 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
 
     probabilities: (rows, labels) in [0, 1]. references: of 0 and 1.
     """
-    table = np.asarray(probabilities, dtype=np.float64)
-    truth = np.asarray(references, dtype=np.float64)
     chosen = []
-    for label in starmap(thresholds_of, zip(table.T, truth.T, strict=True)):
+    for label in starmap(thresholds_of, zip(floats(probabilities).T, floats(references).T, strict=True)):
         best = label.values[label.f1 == label.f1.max()]
         chosen.append(float(best[np.argmin(np.abs(best - 0.5))]) if label.positives else 0.5)
     return chosen
@@ -230,10 +228,10 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     They lie midway between neighbouring scores that are `apart`, 0 counting as one of them; the lowest of
     cosines below 0 lies below all of these. scores: (rows,), at least one. truth: (rows,) 0 and 1.
     """
-    distinct, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
+    distinct, place = np.unique(floats(scores), return_inverse=True)
     first = apart(distinct)
     group = (np.cumsum(first) - 1)[place]
-    right = np.asarray(truth, dtype=np.float64)
+    right = floats(truth)
     lowest = 0.0 if distinct[0] >= 0 else distinct[0] - 2 * ROUNDING
     below = np.concatenate([[lowest], distinct[:-1]])[first]
     values = (below + distinct[first]) / 2

@@ -20,7 +20,7 @@ import numpy as np
 
 from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities
 from bertkit.evaluation.calibration import calibration_error
-from bertkit.evaluation.graded import Graded, Scored
+from bertkit.evaluation.graded import Decisions, Graded, Scored
 from bertkit.evaluation.intervals import Floats, Values, ratio
 from bertkit.text import Json, Record
 
@@ -183,7 +183,7 @@ class GradedEntities(GradedTags):
         """The kinds of errors, too."""
         return {**super().details(), "errors": self.errors()}
 
-    def decisions(self) -> dict[str, tuple[Any, Any]]:
+    def decisions(self) -> Decisions:
         """Each predicted entity."""
         right = array("b")
         for gold, predicted in self._sentences(entities):

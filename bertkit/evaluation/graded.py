@@ -17,6 +17,8 @@ from bertkit.errors import UserError, translated
 from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
 from bertkit.text import Json, short_repr
 
+Decisions = dict[str, tuple[Any, Any]]
+
 
 class Graded:
     """Answers compared with their references, once; everything that is reported about them."""
@@ -49,7 +51,7 @@ class Graded:
         """What else results.json says about the answers, such as a confusion matrix."""
         return {}
 
-    def decisions(self) -> dict[str, tuple[Any, Any]]:
+    def decisions(self) -> Decisions:
         """`after` calibration, and `before` where it is known -> confidences `(decisions,)`, and which are
         right.
         """

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.evaluation import calibration, metrics, similarity
 from bertkit.evaluation.calibration import ByLabel, Limits
 from bertkit.evaluation.conformal import Conformal, Coverage, conformal, supported_coverages
-from bertkit.evaluation.graded import Graded, Scored
+from bertkit.evaluation.graded import Decisions, Graded, Scored
 from bertkit.evaluation.intervals import Floats, blocks
 from bertkit.evaluation.metrics import Kind
 from bertkit.text import Json, Record
@@ -126,7 +126,7 @@ class GradedLabels(Graded):
             details["answered"] = float((self.chosen >= 0).mean())
         return details | coverage
 
-    def decisions(self) -> dict[str, tuple[Any, Any]]:
+    def decisions(self) -> Decisions:
         """The most probable label of each row, or of several labels each; none of numbers."""
         if self.kind == "regression":
             return {}

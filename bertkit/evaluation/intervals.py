@@ -55,6 +55,11 @@ def joined(parts: Sequence[Values], name: str) -> Floats:
     return np.concatenate([part[name] for part in parts])
 
 
+def floats(values: Any) -> Floats:
+    """The values as an array of fp64: itself, where they are one."""
+    return np.asarray(values, dtype=np.float64)
+
+
 def blocks(rows: int) -> Iterator[slice]:
     """Of rows that are worked on some at a time."""
     return (slice(start, start + ROWS) for start in range(0, rows, ROWS))

@@ -22,6 +22,7 @@ from bertkit.evaluation.intervals import (
     Values,
     blocks,
     correlation,
+    floats,
     matthews,
     precision_recall_f1,
     ranking,
@@ -92,7 +93,7 @@ def scored(
     """
     if kind == "regression":
         return regression(references, np.asarray(table)[:, 0])
-    probabilities = np.asarray(table, dtype=np.float64)
+    probabilities = floats(table)
     if decisions is None:
         decisions = probabilities.argmax(axis=1) if kind == "single-label" else probabilities >= 0.5
     truth, chosen = (
@@ -190,7 +191,7 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
     """
     from scipy.stats import pearsonr, spearmanr
 
-    truth, values = (np.asarray(column, dtype=np.float64) for column in (references, predictions))
+    truth, values = map(floats, (references, predictions))
     squares = (truth - values) ** 2
     distances = np.abs(truth - values)
     truth_ranks = ranking(truth)

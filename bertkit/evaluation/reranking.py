@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.data.on_disk import column_values
+from bertkit.data.on_disk import column_values, numbers
 from bertkit.data.table import required
 from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import CHUNK, Floats, Ints, Values, joined, ratio
+from bertkit.evaluation.intervals import CHUNK, Floats, Ints, Values, floats, joined, ratio
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -63,7 +63,7 @@ class RankedRows(Graded):
         self, truth: Floats, predicted: ArrayLike, groups: Ints, grouped: bool | None, graded: bool | None
     ) -> None:
         self.truth = truth
-        self.predicted = np.asarray(predicted, dtype=np.float64)
+        self.predicted = floats(predicted)
         self.grouped = len(np.unique(groups)) < len(groups) if grouped is None else grouped
         self.graded = not np.isin(truth, (0, 1)).all() if graded is None else graded
         self.groups = groups if self.grouped else np.arange(len(groups))
@@ -123,7 +123,7 @@ class RankedRows(Graded):
 
 def targets(rows: Dataset) -> Floats:
     """Each row's `label` or `score`, `(rows,)`. Raises DataError where the rows have neither."""
-    return np.fromiter(column_values(rows, required(rows, "label", "score")), np.float64, len(rows))
+    return numbers(rows, required(rows, "label", "score")).astype(np.float64)
 
 
 def queries(rows: Dataset) -> Ints:

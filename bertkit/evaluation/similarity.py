@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.data.on_disk import column_values
+from bertkit.data.on_disk import numbers
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
 from bertkit.evaluation.calibration import ROUNDING, thresholds_of
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, Ints, Values
+from bertkit.evaluation.intervals import Floats, Ints, Values, floats
 from bertkit.evaluation.metrics import regression
 from bertkit.text import Json, Record
 
@@ -84,7 +84,7 @@ def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) ->
     Average precision is scikit-learn's: pairs of one cosine are one step.
     """
     truth = np.asarray(similar, dtype=bool)
-    scores = np.asarray(cosines, dtype=np.float64)
+    scores = floats(cosines)
     right = ((scores >= (MIDDLE if threshold is None else threshold)) == truth).astype(np.float64)
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
@@ -128,10 +128,10 @@ def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:
     """Mean reciprocal rank and the share of first places; `beats`: is the positive nearer than the row's
     negative?
     """
-    places = np.asarray(ranks, dtype=np.float64)
+    places = floats(ranks)
     values = {"mrr": 1 / places, "accuracy_at_1": (places == 1).astype(np.float64)}
     if beats is not None:
-        values["triplet_accuracy"] = np.asarray(beats, dtype=np.float64)
+        values["triplet_accuracy"] = floats(beats)
     return Scored(
         lambda weights: {n: v @ weights / weights.sum(axis=0) for n, v in values.items()}, len(places)
     )
@@ -142,7 +142,7 @@ def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
     `thresholds_of`.
     """
     candidates = thresholds_of(cosines, similar)
-    scores = np.asarray(cosines, dtype=np.float64)
+    scores = floats(cosines)
     values = np.concatenate([[scores.min() - ROUNDING], candidates.values[1:], [scores.max() + ROUNDING]])
     # answers, but for a constant; the last calls no pair similar
     right = np.append(2 * candidates.hits - candidates.assigned, 0)
@@ -168,6 +168,6 @@ def of_rows(answers: Sequence[Record], rows: Dataset) -> Scored:
     not.
     """
     if "score" in rows.column_names:
-        return graded(np.fromiter(column_values(rows, "score"), np.float64, len(rows)), of(answers, "score"))
+        return graded(numbers(rows, "score"), of(answers, "score"))
     beats = of(answers, "score") > of(answers, "negative_score") if "negative" in rows.column_names else None
     return ranked(of(answers, "rank"), beats)

@@ -16,7 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,8 +26,8 @@ from bertkit.data.on_disk import column_values
 from bertkit.data.scripts import HANGUL, LATIN, UNSPACED, share
 from bertkit.evaluation import calibration, similarity
 from bertkit.evaluation.calibration import calibration_error
-from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, Scores, Values, ratio
+from bertkit.evaluation.graded import Decisions, Graded, Scored
+from bertkit.evaluation.intervals import Floats, Scores, Values, floats, ratio
 from bertkit.evaluation.metrics import exact_roc_auc
 from bertkit.text import Json, Record
 
@@ -185,7 +185,7 @@ class GradedAnswers(Graded):
         }
         return {"rule": self.rule.name, "calibration": calibrated}
 
-    def decisions(self) -> dict[str, tuple[Any, Any]]:
+    def decisions(self) -> Decisions:
         """The answer to each question, by exact match."""
         return {"after": (similarity.of(self.answers, "score"), self.values[0])}
 
@@ -210,7 +210,7 @@ def best_threshold(
     texts.
     gold: (questions, answers) texts; a question without any is unanswerable.
     """
-    odds = np.asarray(null_odds, dtype=np.float64)
+    odds = floats(null_odds)
     gains = [
         rule.scores(text, answers)[1] - rule.scores("", answers)[1]
         for text, answers in zip(best_texts, gold, strict=True)
@@ -249,7 +249,7 @@ def best_temperature(
 
     def decide(temperature: float) -> calibration.BinaryDecisions:
         judged = [(*scores, matches(question, answer)) for question, answer, *scores in answers(temperature)]
-        table = np.asarray(judged, dtype=np.float64).reshape(-1, 3).T
+        table = floats(judged).reshape(-1, 3).T
         score = table[0]
         right = table[2]
         gold_first = np.where(right, table[:2], table[1::-1])

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, compress
 from operator import eq
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from bertkit.evaluation.entities import (
     precision_recall_f1,
     predictions,
 )
-from bertkit.evaluation.graded import Graded, Scored
+from bertkit.evaluation.graded import Decisions, Graded, Scored
 from bertkit.evaluation.intervals import Floats, Values, ratio
 from bertkit.text import Json, Record
 
@@ -131,7 +130,7 @@ class GradedWords(GradedTags):
         pairs = self.tag_pairs
         return {"labels": self.labels, "matrix": entities.matrix(pairs, self.labels) if pairs else []}
 
-    def decisions(self) -> dict[str, tuple[Any, Any]]:
+    def decisions(self) -> Decisions:
         """The label of each word."""
         right = (map(eq, *pair) for pair in zip(self.gold, self.predicted, strict=True))
         return (

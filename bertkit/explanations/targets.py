@@ -112,13 +112,8 @@ def span(read: Read) -> list[Target]:
         what = "no answer"
         start = 0
         end = 0
-    return [
-        Target(
-            what,
-            "logit",
-            {window: lambda out: out.start_logits[:, start].float() + out.end_logits[:, end].float()},
-        )
-    ]
+    parts = {window: lambda out: out.start_logits[:, start].float() + out.end_logits[:, end].float()}
+    return [Target(what, "logit", parts)]
 
 
 def pair(read: Read) -> list[Target]:

@@ -51,12 +51,13 @@ def export(
     int8: bool = False,
     max_drop: float = 0.005,
     data: str | Path | None = None,
+    task: str | None = None,
 ) -> Json:
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
     It is written only if, on the run's validation rows (or `data`, labelled rows in the same layout), outputs
     agree to 1e-4, and answers and metrics are equal. int8: quantised; the task's first metric may
-    fall by `max_drop`.
+    fall by `max_drop`. task: as for `load`.
     Raises UserError for an output that is not empty, DataError without rows, ModelError for a model that
     cannot be exported or an export that differs.
 
@@ -68,7 +69,7 @@ def export(
         raise UserError(output, "already exists", "Use a new folder.")
     if not math.isfinite(max_drop):
         raise UserError("", f"max_drop must be a finite number (found {max_drop})", "The default is 0.005.")
-    reference = _reference(source, data)
+    reference = _reference(source, data, task)
     predictor = reference.predictor
     rows = reference.rows
     started = time.monotonic()
@@ -92,9 +93,9 @@ def export(
     return facts
 
 
-def _reference(source: str | Path, data: str | Path | None) -> Reference:
+def _reference(source: str | Path, data: str | Path | None, task: str | None) -> Reference:
     """The model in fp32 on the CPU, and its rows."""
-    predictor = load(source, precision="fp32")
+    predictor = load(source, precision="fp32", task=task)
     name = predictor.task.name
     if predictor.backend == "onnx":
         raise ModelError(source, "is already exported", "Use the run that it was exported from.")

@@ -121,6 +121,9 @@ class batch:
         return self._added(rows, columns)
 
     def _with_vectors(self, rows: Rows) -> Rows:
+        if unknown := sorted(self.columns.keys() - {"text"}):
+            what = f"with `side` the model reads texts, not {', '.join(unknown)}"
+            raise DataError("columns", what, "columns={'text': NAME}")
         column = self.columns.get("text", "text")
         names = column_names(rows)
         if column not in names:

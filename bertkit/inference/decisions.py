@@ -5,7 +5,6 @@ labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 
 from bertkit.data.schema import Answer
@@ -35,7 +34,7 @@ def decisions(
             raise UserError("threshold", f"{about} has no decision threshold", "Leave it out.")
         if kind in ("single-label", "multi-label") and not 0 <= threshold <= 1:
             raise UserError("threshold", f"must be between 0 and 1, got {threshold:g}")
-        task = replace(task, options=task.options.model_copy(update={option: threshold}))
+        task = task.with_options({option: threshold})
     if coverage is not None:
         kind = task.decision.kind
         if kind not in _SETS:
@@ -56,7 +55,7 @@ def with_word_scores(task: Task) -> Task:
     """The task, whose words have the `scores` of all types or labels."""
     if "word_scores" not in type(task.options).model_fields:
         return task
-    return replace(task, options=task.options.model_copy(update={"word_scores": True}))
+    return task.with_options({"word_scores": True})
 
 
 def _with_set(least: float, answer: Answer) -> Answer:

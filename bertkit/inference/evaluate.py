@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
         with suppress(ValueError):  # not numbers
             numbers = np.array(present, dtype=float)
             edges = np.unique(np.quantile(numbers, [0.25, 0.5, 0.75, 1], method="higher"))
-            cut = [f"up to {edges[place]:g}" for place in np.searchsorted(edges, numbers)]
+            cut = [f"up to {edges[place]:.15g}" for place in np.searchsorted(edges, numbers)]
             names |= dict(zip(present, cut, strict=True))
     for number, value in enumerate(values):
         places.setdefault(names[value], []).append(number)
@@ -247,10 +246,20 @@ def evaluate(
                 "is a run of several tasks, and each is scored on its own data",
                 f"Pass {source}/NAME, the run of one task.",
             )
-        of_task = partial(
-            evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
-        )
-        return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
+        return {
+            name: evaluate(
+                folder / name,
+                split=split,
+                overrides=overrides,
+                revision=revision,
+                task=task,
+                metrics=metrics,
+                rerank=rerank,
+                depth=depth,
+                by=by,
+            )
+            for name in names
+        }
     if split is not None and isinstance(data, str | Path) and not Path(data).is_dir():
         raise RecipeError("`split` is a split of the run's data, `data` another file: pass only one of them")
     predictor = load(source, revision=revision, task=task)

@@ -222,9 +222,7 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
     DataError.
     """
     parts = predictor.tasks if isinstance(predictor, MultiTaskPredictor) else {"": predictor}
-    readable = {
-        name for part in parts.values() for name in chain(part.task.schema.context, *part.task.inputs)
-    }
+    readable = set[str]().union(*(part.task.reads for part in parts.values()))
     if unknown := [name for name in columns if name not in readable]:
         raise DataError(
             "column",

@@ -33,7 +33,7 @@ from bertkit.models.untrusted import read_object, require_model, vet
 from bertkit.sections import ModelSpec
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
-from bertkit.text import Json, Record, beginning
+from bertkit.text import Json, Record, beginning, unique
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class Predictor:
     @property
     def reads(self) -> set[str]:
         """The columns that rows may have for the model: by their canonical names, and as they are mapped."""
-        read = {*self.task.schema.context}.union(*self.task.inputs)
+        read = self.task.reads
         return read.union(*(columns_of(self.columns.get(name, name)) for name in read))
 
     def any_row(self, names: Iterable[str]) -> Json:
@@ -229,7 +229,7 @@ class Predictor:
         """The columns of a table of answers to rows with these columns, as `flat` calls them, whatever the
         rows are.
         """
-        return [*dict.fromkeys(name for answer in self.any_answers(names) for name, _ in self.cells(answer))]
+        return unique(name for answer in self.any_answers(names) for name, _ in self.cells(answer))
 
     def cells(self, answer: Answer, prefix: str = "") -> Iterator[tuple[str, Any]]:
         """An answer as `flat` columns; where the model learned `labels` from a column of 0 and 1 for each,

@@ -19,7 +19,7 @@ from bertkit.recipe.plain_data import texts_in
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import Json, short_repr
+from bertkit.text import Json, dotted, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
@@ -70,7 +70,8 @@ def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: b
 def settled_problems(options: TaskOptions, training: Json) -> list[Problem]:
     """Settings without effect, of a task whose kind the data have settled."""
     rules = _loss_rules(vars(options), training, type(options))
-    return [Problem(key, what, fix) for applies, key, what, fix in rules if applies]
+    unknown = [Problem(dotted(path), what, fix) for path, what, fix in _check_labels(vars(options))]
+    return [*unknown, *(Problem(key, what, fix) for applies, key, what, fix in rules if applies)]
 
 
 def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
@@ -350,8 +351,9 @@ def _check_labels(task: Json) -> Iterator[KeyProblem]:
     stated = task.get("labels")
     if not stated:
         return
-    labels = list(stated.values()) if isinstance(stated, dict) else stated
-    for label, count in Counter(labels).items() if isinstance(stated, list) else ():
+    listed = isinstance(stated, list) and isinstance(stated[0], str)  # else a mapping, or its pairs
+    labels = stated if listed else list(dict(stated).values())
+    for label, count in Counter(labels).items() if listed else ():
         if count > 1:
             yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "Keep one.")
     for key in ("class_weights", "thresholds", "cutoffs"):

@@ -17,7 +17,7 @@ from bertkit.data.scripts import mostly_unspaced
 from bertkit.data.values import MARKS, is_blank, marked
 from bertkit.data.word_spans import read_spans
 from bertkit.errors import UserError
-from bertkit.text import beginning, counted
+from bertkit.text import beginning, counted, unique
 
 NAMES = {  # what is chosen -> usual names; the first is the canonical one, which wins
     "text": "text body sentence review message comment content description tweet utterance question".split(),
@@ -197,7 +197,7 @@ def guess(table: Table, texts: Sequence[str], labels: Sequence[str], task: str |
     Raises UserError, with the columns that could be meant, and the option that decides.
     """
     parts = ([name] if name in table else map(str.strip, name.split(",")) for name in labels)
-    labels = [*dict.fromkeys(chain.from_iterable(parts))]
+    labels = unique(chain.from_iterable(parts))
     for name in (*texts, *labels):
         if name not in table:
             option = "text" if name in texts else "label"

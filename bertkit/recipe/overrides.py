@@ -87,6 +87,12 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
         return "a deletion has no value", f"Write ~{dotted(path)}."
     if not delete and not values:
         return "no `=`", f"Write {dotted(path)}=value, or ~{dotted(path)} to delete it."
+    value = "".join(values)
+    if re.match(r"""[^'"\[{]*?(^|\s)#""", value):
+        return (
+            f"{dotted(path)}: YAML reads what follows # as a comment",
+            f"Write '{dotted(path)}=\"{value}\"'.",
+        )
     for depth, key in enumerate(path[:-1], start=1):
         here = dotted(path[:depth])
         if delete and key not in data:
@@ -101,7 +107,7 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
         data = data[key]
     if delete and path[-1] not in data:
         return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", _SHOWS
-    document = parse("".join(values))
+    document = parse(value)
     if delete:
         del data[path[-1]]
     else:

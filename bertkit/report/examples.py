@@ -122,9 +122,7 @@ def _spread(examples: Iterable[T], label: Callable[[T], str]) -> list[T]:
 
 def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[Json], int]:
     """The inputs of a row, with those around it if documents are context, and its place among them."""
-    names = [
-        name for name in {*frozenset[str]().union(*task.inputs), *task.schema.context} if name in rows[place]
-    ]
+    names = [name for name in task.reads if name in rows[place]]
     around = CONTEXT if "document" in task.schema.context and "document" in names else 0
     low = max(0, place - around)
 

@@ -50,9 +50,8 @@ def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Quer
     else:
         # A tie is not a gain.
         ranks = list(enumerate(sorted(rows, key=lambda row: (-row["answer"]["score"], target(row))), 1))
-        hits = sorted(((row["document"], row["answer"]["score"]) for row in rows), key=lambda pair: -pair[1])[
-            :3
-        ]
+        pairs = ((row["document"], row["answer"]["score"]) for row in rows)
+        hits = sorted(pairs, key=lambda pair: -pair[1])[:3]
     relevant = [(rank, row) for rank, row in ranks if target(row) > 0]
     ndcg = None
     if relevant and (searched or len(rows) > 1):  # nDCG@10 (Järvelin & Kekäläinen 2002)

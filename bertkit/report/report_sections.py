@@ -36,7 +36,7 @@ from bertkit.report.verdict import (
 )
 from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
-from bertkit.text import Json, Lines, Record, counted
+from bertkit.text import Json, Lines, Record, counted, unique
 
 MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table of attributions
@@ -143,7 +143,7 @@ def score_rows(facts: Facts) -> Lines:
     next.
     """
     baselines = facts.results["baselines"]
-    others = list(dict.fromkeys(chain(*baselines.values())))
+    others = unique(chain(*baselines.values()))
     rows = [["split", "metric", "this model", "95 % interval", *others]]
     for split, scores in sorted(facts.results["splits"].items(), key=lambda item: item[0] != facts.split):
         metrics = scores["metrics"]
@@ -279,7 +279,7 @@ def overview(facts: Facts) -> Picture | None:
     range.
     """
     name = facts.headline
-    others = baseline_scores(facts.results, facts.split, facts.headline)
+    others = baseline_scores(facts.results, facts.split, name)
     return pictures.scores(name, facts.results["splits"], others, (facts.results["expected"] or {}).get(name))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, StoreError
@@ -92,7 +92,7 @@ class _Ranked:
     """Ranked passages of a store that pass the filter."""
 
     store: Store
-    vector: np.ndarray[Any, np.dtype[np.float32]]
+    vector: NDArray[np.float32]
     condition: str | None
     timeout: float | None
 

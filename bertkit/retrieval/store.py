@@ -175,14 +175,9 @@ class Store:
         vectors = encoder.encode_documents([row["read"] for row in rows]) if rows else ()
         filled = [{**row, "vector": vector} for row, vector in zip(rows, vectors, strict=True)]
         with database_errors(self.uri):
-            merge = (
-                self.table.merge_insert(["id", "passage"])
-                .when_matched_update_all()
-                .when_not_matched_insert_all()
-            )
-            merge = merge.when_not_matched_by_source_delete(
-                col("id").isin([document.id for document in documents])
-            )
+            merge = self.table.merge_insert(["id", "passage"])
+            merge = merge.when_matched_update_all().when_not_matched_insert_all()
+            merge = merge.when_not_matched_by_source_delete(col("id").isin([d.id for d in documents]))
             merge.execute(pa.Table.from_pylist(filled, schema=self.table.schema))
         return len(rows)
 

@@ -186,7 +186,8 @@ def _add_path(
         build = await cancel_on_disconnect(request, handler(body))
         threads = request.app.state.threads
         loop = asyncio.get_running_loop()
-        content = await loop.run_in_executor(threads, lambda: to_json(build()))  # slow for many vectors
+        # slow for many vectors
+        content = await loop.run_in_executor(threads, lambda: to_json(build(), inf_nan_mode="null"))
         return Response(content, media_type="application/json")
 
     endpoint.__annotations__["body"] = request_type  # depends on the task; FastAPI reads it from here

@@ -50,6 +50,11 @@ class Job:
     answers: list[Answer] = field(default_factory=list)
     error: Exception | None = None  # in place of the answers
 
+    def finish(self) -> None:
+        """Let the request go on once all rows are answered, or one has failed."""
+        if not self.finished.done() and (self.error or len(self.answers) == len(self.rows)):
+            self.finished.set_result(None)
+
 
 JobRows = tuple[Job, slice]
 """Consecutive rows of a job that are answered in one call."""
@@ -131,8 +136,7 @@ class Batcher:
                 if batch := self._next_batch():
                     await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, batch)
                     for job, _ in batch:
-                        if not job.finished.done() and (job.error or len(job.answers) == len(job.rows)):
-                            job.finished.set_result(None)
+                        job.finish()
                 elif self._closing:
                     return
                 else:

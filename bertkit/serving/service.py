@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Build = Callable[[], Any]  # builds the response; may be slow
-MAX_SEARCHES = 4  # at a time, late ones included, which LanceDB ends: it uses all cores for one
+MAX_SEARCHES = 4  # at a time, late ones included, which end with their query: LanceDB uses all cores for one
 
 
 class Service:
@@ -115,10 +115,15 @@ class Service:
         field = "queries" if body.query is None else "query"
         answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
         options = {**body.model_dump(include={"top_k", "filter", "hybrid"}), "timeout": self.limits.timeout}
-        pairs = list(zip(texts, answers, strict=True))
-        hits = await self._searched(
-            lambda: [search(store, text, answer["vector"], **options) for text, answer in pairs]
-        )
+        end = time.monotonic() + self.limits.timeout
+
+        def searches() -> Iterator[Any]:
+            for text, answer in zip(texts, answers, strict=True):
+                if time.monotonic() > end:  # nobody waits for the rest
+                    raise Refused(504, "the search did not answer in time", "Backend")
+                yield search(store, text, answer["vector"], **options)
+
+        hits = await self._searched(lambda: list(searches()))
         return lambda: {"hits": hits if body.query is None else hits[0]}
 
     def _searched(self, find: Callable[[], T]) -> Awaitable[T]:

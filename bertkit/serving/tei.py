@@ -34,6 +34,7 @@ Dimensions = Annotated[
     int | None,
     Field(ge=1, description="keep the first numbers of each vector, before it is scaled to length 1"),
 ]
+MAX_TOKENS = 500_000  # of a request to /tokenize: a token takes some 350 bytes
 FUNCTIONS = {"single-label": "softmax", "multi-label": "sigmoid"}  # of a classifier's logits
 
 
@@ -203,6 +204,8 @@ def _is_batch(inputs: str | list[str] | list[list[str]]) -> bool:
 def tokens(tokenizer: Any, texts: Sequence[str], add_special_tokens: bool) -> list[list[Json]]:
     """The tokens of each text: their ids and spans of the text; special tokens have no span."""
     encodings = tokenizer(list(texts), add_special_tokens=add_special_tokens, verbose=False).encodings
+    if (count := sum(map(len, encodings))) > MAX_TOKENS:
+        raise Refused(413, f"`inputs` has {count:,} tokens; {MAX_TOKENS:,} are allowed")
     return [_tokens_of(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
 

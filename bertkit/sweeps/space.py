@@ -18,7 +18,7 @@ from bertkit.errors import RecipeError
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe
 from bertkit.sections import Section
-from bertkit.text import KeyPath, Record, dotted, escape_controls, first_line
+from bertkit.text import KeyPath, Record, dotted, escape_controls, first_line, unique
 from bertkit.validation import KeyProblem, describe, validate
 
 _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
@@ -162,7 +162,7 @@ def _distribution(value: Any) -> tuple[BaseDistribution | None, list[KeyProblem]
     if isinstance(value, list):  # as JSON, since Optuna has no lists and mappings
         if not value:
             return None, [KeyProblem((), "has no choices", "Write a list of them.")]
-        return CategoricalDistribution([*dict.fromkeys(map(json.dumps, value))]), []
+        return CategoricalDistribution(unique(map(json.dumps, value))), []
     if not isinstance(value, dict):
         what = f"expected a range or a list of choices, found {describe(value)}"
         return None, [KeyProblem((), what, _EXAMPLES)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -26,7 +26,7 @@ from bertkit.report.paired import Pair, compared
 from bertkit.run import Run, names_in, only_writer
 from bertkit.sweeps.space import Variants, brief, read_space
 from bertkit.sweeps.trials import Search, open_study, outcome, stored_study, train_or_resume
-from bertkit.text import Json, Record, columns, counted
+from bertkit.text import Json, Record, columns, counted, unique
 from bertkit.training.job import Job, arguments, prepare_job
 from bertkit.validation import KeyProblem
 
@@ -66,7 +66,7 @@ class Sweep:
         """A line per trial, best first, stopped and failed ones last."""
         trials = self.results["trials"]
         rank = ("complete", "pruned", "fail")
-        keys = list(dict.fromkeys(key for trial in trials for key in trial["changes"]))
+        keys = unique(key for trial in trials for key in trial["changes"])
         rows = [["trial", "outcome", *(key.rpartition(".")[2] for key in keys)]]
         for trial in sorted(
             trials, key=lambda t: (rank.index(t["state"]), -(t["score"] or 0.0), t["number"])
@@ -104,17 +104,7 @@ def sweep(
     2
     """
     recipe = cast(Recipe, read(recipe, data, overrides, several=False))
-    numbers = {"trials": trials, "confirm": confirm}
-    problems = [
-        Problem(name, f"must be at least 1, found {value}") for name, value in numbers.items() if value < 1
-    ]
-    if timeout is not None and timeout <= 0:
-        problems.append(Problem("timeout", f"must be more than 0, found {timeout:g} seconds"))
-    if processes.world() > 1:
-        problems.append(
-            Problem("", "a sweep runs in one process", "Start it without torchrun and accelerate launch.")
-        )
-    if problems:
+    if problems := [*_problems(trials, timeout, confirm)]:
         raise UserError(problems)
     folder = Path(output_dir)
     base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
@@ -133,6 +123,18 @@ def sweep(
         search.run(trials, deadline)
         write_json(folder / "sweep.json", _compare_on_fresh_seeds(recipe, search, confirm))
     return Sweep(folder)
+
+
+def _problems(trials: int, timeout: float | None, confirm: int) -> Iterator[Problem]:
+    """What is wrong with a call."""
+    for name, value in (("trials", trials), ("confirm", confirm)):
+        if value < 1:
+            yield Problem(name, f"must be at least 1, found {value}")
+    if timeout is not None and timeout <= 0:
+        yield Problem("timeout", f"must be more than 0, found {timeout:g} seconds")
+    if processes.world() > 1:
+        fix = "Start it without torchrun and accelerate launch."
+        yield Problem("", "a sweep runs in one process", fix)
 
 
 def _check_folder(folder: Path) -> None:

@@ -50,6 +50,7 @@ PAIRS = "a loss of pairs", "smoothing is for labels"  # `unsmoothed` of tasks th
 HeldOut: TypeAlias = "Sequence[tuple[Dataset, Dataset]]"  # rows learned from, and others, which `fit` reads
 Baselines: TypeAlias = "dict[str, Scores]"  # name -> scores
 OptionValues: TypeAlias = Json  # option -> value
+Restored: TypeAlias = tuple[OptionValues, int | None]  # and the longest input, in tokens
 Reduced: TypeAlias = "dict[str, Tensor]"  # what decoding needs of the outputs
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
 
@@ -156,7 +157,7 @@ class Task(ABC, Generic[O]):
         """
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> Restored:
         """For a model not trained by bertkit: options that are not defaults, and its limit in tokens, if it
         has one.
 
@@ -172,6 +173,11 @@ class Task(ABC, Generic[O]):
     def inputs(self) -> Sequence[frozenset[str]]:
         """The alternatives of `schema.inputs` that this model was trained on."""
         return self.schema.inputs
+
+    @property
+    def reads(self) -> set[str]:
+        """The columns that a row may have for this model."""
+        return {*self.schema.context}.union(*self.inputs)
 
     @property
     def answers(self) -> Sequence[AnswerForm]:
@@ -323,6 +329,10 @@ class Task(ABC, Generic[O]):
         """
         return self
 
+    def with_options(self: T, values: OptionValues) -> T:
+        """This task with these options in place of its own."""
+        return replace(self, options=self.options.model_copy(update=values))
+
     # --- outputs -> answers
 
     @abstractmethod
@@ -399,7 +409,7 @@ def prepare(
 
 def calibrate(task: T, rows: Dataset, predict: Predict) -> T:
     """The task with what `fit` found on these validation rows."""
-    return replace(task, options=task.options.model_copy(update=task.fit(rows, predict)))
+    return task.with_options(task.fit(rows, predict))
 
 
 def evaluate(

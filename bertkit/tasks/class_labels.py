@@ -12,14 +12,14 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from bertkit.data.columns import label_names
-from bertkit.data.on_disk import column_values
+from bertkit.data.on_disk import column_values, numbers
 from bertkit.data.schema import Answer, Schema
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
 from bertkit.sections import Positive, Text, Texts
 from bertkit.tasks.base import OptionValues
-from bertkit.text import repeated
+from bertkit.text import repeated, unique
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -72,7 +72,7 @@ def output_names(config: PretrainedConfig) -> list[str]:
 
 def names_of(labels: Any) -> list[str]:
     """Label names in the order of their ids; labels: {value in the data: name}, settled; else no names."""
-    return list(dict.fromkeys(labels.values())) if isinstance(labels, dict) else []
+    return unique(labels.values()) if isinstance(labels, dict) else []
 
 
 def label_ids(labels: Any) -> dict[str, int]:
@@ -122,7 +122,7 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     Raises DataError on values that `labels` lacks.
     """
     if column == "score":
-        return np.fromiter(column_values(rows, column), np.float64, len(rows))
+        return numbers(rows, column).astype(np.float64)
     ids = label_ids(labels)
     names = names_of(labels)
     unknown = [value for value in dict.fromkeys(flat_labels(rows, column)) if value not in ids]

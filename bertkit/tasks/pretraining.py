@@ -21,7 +21,7 @@ from bertkit.evaluation.pretraining_metrics import COUNTED
 from bertkit.models.bert.masking import Masking, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Reduced, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Reduced, Restored, Task, TaskOptions
 from bertkit.tasks.fields import PIPELINE, SCORE, Key, Usage, form
 from bertkit.tasks.masks import GUESSES, BestTokens, MaskedItem, filled
 from bertkit.text import counted
@@ -122,7 +122,7 @@ class Pretraining(Task[PretrainingOptions]):
         return {}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> Restored:
         """NSP where its checkpoint was trained with it, masks of 15 %."""
         return {"nsp": "nsp" if "BertForPreTraining" in (config.architectures or []) else "none"}, None
 

@@ -36,6 +36,7 @@ from bertkit.tasks.base import (
     OptionValues,
     Predict,
     Reduced,
+    Restored,
     Task,
     TaskOptions,
     predicted,
@@ -156,7 +157,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         return {"unanswerable": unanswerable}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> Restored:
         """Defaults: always an answer, at most 30 tokens, temperature 1."""
         return {"unanswerable": False}, 384
 

@@ -85,7 +85,7 @@ from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("PATH_OR_HUB_ID")
 model.encode_query("your question") @ model.encode_document(["a text", "another"]).T""",
-        "cosines and ranks, with a mark on truncated texts",
+        "cosines and ranks",
         "sentence-similarity",
     )
 

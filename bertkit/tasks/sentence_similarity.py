@@ -124,6 +124,10 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
                 f"{loss} does not support the rows' column `{target}`",
                 f"Use {' or '.join(LOSSES[target])}, or leave it out.",
             )
+        for key in ("labels", "threshold") if target != "label" else ():
+            if getattr(options, key) is not None:
+                what = f"has no effect on rows with `{target}`"
+                raise DataError(f"task.{key}", what, "Remove it, or map a `label`.")
         settled: OptionValues = {"loss": loss}
         if target == "label":
             settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))
@@ -240,7 +244,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
 
         Thresholds are their own, fitted on the held-out rows.
         """
-        task = replace(self, options=self.options.model_copy(update={"threshold": None}))
+        task = self.with_options({"threshold": None})
         scored = task._by_vectors(train, rows)
         for _, held in held_out:  # the validation rows
             fitted = task._by_vectors(train, held)

@@ -18,7 +18,7 @@ from bertkit.errors import DataError, ModelError
 from bertkit.models.heads.tagger import Tagged, expand_groups, expand_to_words
 from bertkit.tasks.base import OptionValues
 from bertkit.tasks.class_labels import output_names, settle_weights
-from bertkit.text import repeated
+from bertkit.text import repeated, unique
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -40,12 +40,12 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
     scheme = options.scheme
     plain = scheme == "none"
     used = {kind for row in rows["tags"] for kind, _, _ in tagging.labelled(row, scheme)}
-    named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name)) or sorted(used)
+    named = unique(type_of(name) for name in class_names if "-" in name) or sorted(used)
     types = options.labels or (label_names(used, class_names) if plain else named)
     tags = options.tags
     if not plain and "O" in types and not tagging.without_prefixes(types):  # the tags, as in an id2label
         tags = tags or types
-        types = list(dict.fromkeys(type_of(tag) for tag in types if tag != "O"))
+        types = unique(type_of(tag) for tag in types if tag != "O")
     if len(types) < 1 + plain:
         what = "train has fewer than two labels" if plain else "no row of train has an entity"
         raise DataError("data", what, "Add labelled rows, or check data.columns.")
@@ -97,7 +97,7 @@ def options_of_config(config: PretrainedConfig) -> OptionValues:
         ) from error
     if scheme == "BIOES":
         tags = [tag[0].translate(tagging.BIOES) + tag[1:] for tag in tags]
-    types = list(dict.fromkeys(type_of(tag) for tag in tags if tag != "O"))
+    types = unique(type_of(tag) for tag in tags if tag != "O")
     if "O" not in tags or not types:
         raise ModelError(where, f"its labels ({', '.join(tags[:10])}) lack O, or are only O", TAGGER)
     scheme = "BIOES" if scheme == "BIOES" else "BIO"

@@ -25,7 +25,17 @@ from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_and_report
 from bertkit.models.untrusted import read_object
 from bertkit.tasks import class_labels
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Reduced, Task, TaskOptions
+from bertkit.tasks.base import (
+    Baselines,
+    Batch,
+    HeldOut,
+    OptionValues,
+    Predict,
+    Reduced,
+    Restored,
+    Task,
+    TaskOptions,
+)
 from bertkit.tasks.class_labels import Labels, Probability, Range, Temperature, Weights
 from bertkit.tasks.fields import NUMBER, PIPELINE, READ, SCORE, AnswerForm, Decision, Key, Usage, form
 from bertkit.text import Record, escape_controls
@@ -205,7 +215,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         return {"kind": kind, "pair": pair, **classes}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> Restored:
         """Its id2label; softmax; as in transformers' pipeline a sigmoid if it is multi-label, or has one
         output and does not regress; no temperature, truncation.
 
@@ -320,13 +330,10 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
         )
         scale = self.options.target_scale
         loaded = drawn.isdisjoint(f"{name}.weight" for name in output_layers(model))
-        if (
-            scale
-            and new_head
-            and loaded
-            and read_object(encoder.folder / "config.json").get("problem_type") == PROBLEMS["regression"]
-        ):  # its output is the numbers themselves
-            rescale(model, 1 / scale[1], -scale[0] / scale[1])
+        if scale and new_head and loaded:
+            stated = read_object(encoder.folder / "config.json")
+            if stated.get("problem_type") == PROBLEMS["regression"]:  # its output is the numbers themselves
+                rescale(model, 1 / scale[1], -scale[0] / scale[1])
         return model
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
@@ -387,7 +394,7 @@ logits = model.encode({example.texts}, convert_to_tensor=True)
 
         mean, deviation = self.options.target_scale
         rescale(model, deviation, mean)
-        return replace(self, options=self.options.model_copy(update={"target_scale": None}))
+        return self.with_options({"target_scale": None})
 
     # --- outputs -> answers
 

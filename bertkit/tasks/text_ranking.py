@@ -20,7 +20,17 @@ from bertkit.errors import DataError, RowsError, require_finite
 from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Reduced, Task, TaskOptions
+from bertkit.tasks.base import (
+    PAIRS,
+    Baselines,
+    Batch,
+    HeldOut,
+    OptionValues,
+    Reduced,
+    Restored,
+    Task,
+    TaskOptions,
+)
 from bertkit.tasks.class_labels import Range
 from bertkit.tasks.fields import NUMBER, Usage
 
@@ -123,7 +133,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         }
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> Restored:
         """The activation and the length that CrossEncoder takes, truncation."""
         activation, longest = cross_encoder.read(config)
         return {"activation": activation}, longest

@@ -33,6 +33,7 @@ from bertkit.tasks.base import (
     OptionValues,
     Predict,
     Reduced,
+    Restored,
     Task,
     TaskOptions,
     predicted,
@@ -252,7 +253,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return tags.settle_tags(options, rows, class_names)
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> Restored:
         """Its id2label as tags or labels, softmax, no temperature, single sentences. Raises ModelError."""
         return tags.options_of_config(config), None
 

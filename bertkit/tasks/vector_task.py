@@ -21,7 +21,7 @@ from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import CORRECT, read_object
 from bertkit.sections import Count
-from bertkit.tasks.base import Batch, OptionValues, Reduced, Task, TaskOptions
+from bertkit.tasks.base import Batch, Reduced, Restored, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
 from bertkit.text import Json, Record
 
@@ -138,7 +138,7 @@ class VectorTask(Task[V]):
     pipeline = "feature-extraction"
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> Restored:
         """What the model's sentence-transformers files state: modules, prompts, `truncate_dim` and the token
         limit.
 

@@ -82,12 +82,9 @@ def run_folds(
     summary = mean_and_sd([outcome["metrics"] for outcome in outcomes])
     folds = {"count": count, "each": outcomes, "mean": _only(summary, "mean"), "sd": _only(summary, "sd")}
     fold_of = np.asarray(job.folds)
-    places = (  # of each fold the rows of the others, and its own
-        (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold))
-        for fold in np.unique(fold_of)
-        if not job.task.schema.together
-    )
-    pairs = [(rows.select(learned), rows.select(held)) for learned, held in places]
+    parts = [] if job.task.schema.together else [fold_of == fold for fold in np.unique(fold_of)]
+    # of each fold the rows of the others, and its own
+    pairs = [(rows.select(np.flatnonzero(~inside)), rows.select(np.flatnonzero(inside))) for inside in parts]
     return OutOfFold(
         graded, scores, _baselines(job, pairs), folds, pairs if isinstance(graded, GradedLabels) else []
     )
@@ -103,7 +100,7 @@ def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
     if not held_out or "validation" in job.data.rows or not held_out.fitted_on:
         return jobs
     options = {name: value for name, value in held_out.graded.calibrated().items() if name != "conformal"}
-    task = replace(job.task, options=job.task.options.model_copy(update=options))
+    task = job.task.with_options(options)
     return replace(jobs, by_task=dict.fromkeys(jobs.by_task, replace(job, task=task)))
 
 

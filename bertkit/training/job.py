@@ -44,12 +44,13 @@ from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
-from bertkit.text import Json, Record
+from bertkit.text import Json, Record, unique
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
 
 SENSITIVE = ("f1_macro", "matthews_correlation", "average_precision")  # metrics that depend on rare labels
+OF_SOME_ROWS = "triplet_accuracy"  # a metric of rows with certain columns
 OF_LIBRARY = "Change the key of `training` that this message is about."
 _KEY = re.compile(r"(task|data)(\.|$)")  # of the recipe of one task
 
@@ -192,7 +193,7 @@ def prepare_jobs(
         fix = "Hold one out: data: {validation: 0.1}"
         problems += [Problem(f"tasks.{name}.data", what, fix) for name in without]
     if problems:
-        raise UserError([*dict.fromkeys(problems)])  # what is wrong with `training`, each task says again
+        raise UserError(unique(problems))  # what is wrong with `training`, each task says again
     jobs = Jobs(recipe, by_task)
     if isinstance(recipe, MultiTaskRecipe):
         args = jobs.arguments(Path(), recipe.seeds[0])
@@ -324,7 +325,7 @@ def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
         attachments = [attachment for attachment in map(copy, candidates) if attachment.join(draft)]
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
-        if extensions.metrics or job.headline not in task.metrics:
+        if extensions.metrics or job.headline not in task.metrics or job.headline == OF_SOME_ROWS:
             splits = ("validation", *scored_splits(job.data))
             rows = next(job.data.rows[split] for split in splits if split in job.data.rows)
             precision = resolve_precision("auto", args.device)

@@ -47,7 +47,8 @@ METHODS = {"head": head.fit, "contrastive": contrastive.fit}  # by `Task.method`
 MEMORY_ADVICE = (
     "Set training: {auto_find_batch_size: true}, which takes the same steps in smaller parts, or "
     "{activation_checkpointing: true}, which needs less memory. Or lower per_device_train_batch_size and "
-    "raise gradient_accumulation_steps as much; or lower model.max_length."
+    "raise gradient_accumulation_steps as much; or lower model.max_length. In an evaluation, lower "
+    "per_device_eval_batch_size."
 )
 
 

@@ -36,8 +36,7 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
             "not verified: a fresh process does not know %s, which this one registered", predictor.task.name
         )
         return False
-    inputs = {*predictor.task.schema.context}.union(*predictor.task.inputs)
-    columns = [name for name in rows.column_names if name in inputs]
+    columns = [name for name in rows.column_names if name in predictor.task.reads]
     probe = list(rows.select(range(min(len(rows), PROBED))).select_columns(columns))
     with TemporaryDirectory() as folder:
         source = Path(folder, "rows.jsonl")

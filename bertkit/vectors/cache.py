@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.cache import cache_root, sha256_of_json
 
-Vectors = np.ndarray[Any, np.dtype[np.float32]]
+Vectors = NDArray[np.float32]
 Encode = Callable[[Sequence[str]], Vectors]  # texts -> float32 (texts, size)
 
 CHUNK = 4096  # texts encoded before their vectors are stored: what a killed process can lose

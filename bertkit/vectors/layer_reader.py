@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
@@ -26,7 +27,7 @@ from bertkit.vectors.cache import Vectors
 if TYPE_CHECKING:
     import torch
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = NDArray[np.int64]
 
 STRIDE = 64  # tokens shared by the windows of a long text whose words are read, as in token classification
 
