@@ -15,14 +15,14 @@ from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import write_text
 from bertkit.recipe.yaml import written
 from bertkit.report import report_sections
-from bertkit.report.facts import Facts, damage_as_error, read_facts, task_of
+from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
 from bertkit.report.score_tables import baselines_table, fitted_options, over_folds, over_seeds
 from bertkit.report.verdict import MIN_ROWS
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
-from bertkit.tasks import Usage
+from bertkit.tasks import Usage, get_task
 from bertkit.text import columns, printable, unique
 
 BEGIN = "<!-- bertkit: yours -->"
@@ -197,8 +197,8 @@ def _title(facts: Facts) -> str:
 
 def usage_of(facts: Facts) -> Usage:
     """How the card shows the model in use."""
-    task = task_of(facts)
-    return task.usage_of(task.options)
+    task = get_task(facts.task)
+    return task.usage_of(task.Options.model_construct(**facts.options))
 
 
 def _limits(facts: Facts) -> Iterator[str]:
