@@ -24,7 +24,7 @@ from torch.testing import assert_close
 from transformers import set_seed
 
 from bertkit import evaluate, load, load_recipe, train
-from bertkit.errors import DataError, ModelError, UserError
+from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.evaluation import similarity
 from bertkit.files import read_json, write_json
 from bertkit.inference.evaluate import score
@@ -510,3 +510,15 @@ def test_settings_of_labels_are_refused_for_rows_with_scores(setting, tiny_encod
     case = BY_ID["similarity-mse"]
     own = Case("x", {**case.options, **setting}, case.columns)
     raises(DataError, "has no effect on rows with `score`", own.task, tiny_encoder)
+
+
+def test_a_metric_of_rows_with_negatives_needs_them(tiny_encoder, tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", [{"anchor": f"a {n}", "positive": f"b {n}"} for n in range(9)])
+    written = tmp_path / "recipe.yaml"
+    written.write_text(
+        f"task: {{name: sentence-similarity}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
+        f"data: {{source: {{train: {rows}, validation: {rows}}}}}\n"
+        "training: {num_train_epochs: 1, metric_for_best_model: triplet_accuracy}\n"
+    )
+    raises(RecipeError, "no metric 'triplet_accuracy'", train, load_recipe(written), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
