@@ -127,7 +127,8 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> N
     problems: gets findings while they are read, and before the first row class names. The number is the line
     on which the row begins; in json, xlsx and parquet, the number of the row; both from 1. Nothing is yielded
     after the first bad row, but reading continues to gather more of them.
-    Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
+    Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows, or a
+    `header` that names a column twice.
     """
     reader = reader_of(path, spec)
     if twice := sorted(filter(None, repeated(spec.header if isinstance(spec.header, list) else ()))):

@@ -18,8 +18,8 @@ Texts = Mapping[str, Sequence[Path]]  # label -> its files, sorted
 def text_folders(folder: Path, names: Collection[str]) -> dict[str, Texts]:
     """Split at the source -> label -> its texts; empty where the folder holds something else.
 
-    names: of splits. Without a folder of such a name, all texts are train. Raises DataError where only some
-    splits hold texts by label.
+    names: of splits. Where no folder of such a name holds texts by label, all texts are train, and these
+    names are labels. Raises DataError where only some splits hold texts by label.
     """
     splits = {part.name: _by_label(part) for part in _folders(folder) if part.name in names}
     if "train" not in splits and not any(any(texts.values()) for texts in splits.values()):

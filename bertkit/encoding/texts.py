@@ -182,7 +182,8 @@ def _cut(
     width = room - share
     lost = len(shorter) - share
     if overflow == "window":
-        # Windows run over the longer text. The other is repeated in each, and may take half of the room.
+        # Windows run over the longer text. The other is repeated in each, and may take half of the room;
+        # then windows share half of themselves at most, or there would be one for each token.
         step = width - min(stride, width // 2 if share else width - 1)
         parts = [longer[start : start + width] for start in range(0, len(longer) - width + step, step)]
     else:

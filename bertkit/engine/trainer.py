@@ -177,7 +177,8 @@ class Trainer(CheckpointTrainer):
         self.batches.set_epoch(done[0])  # transformers before 5.17 tells no sampler that skips batches
         restored = self._early_stopping()
         for ours, loaded in zip(stated, restored, strict=True):
-            loaded.early_stopping_patience = ours.early_stopping_patience  # which may be another by now
+            # of the recipe, which may have changed since the checkpoint
+            loaded.early_stopping_patience = ours.early_stopping_patience
             loaded.early_stopping_threshold = ours.early_stopping_threshold
         # The last step may be one within an epoch, which Trainer would continue.
         over = self.clock.over(self.args, self.state) or any(

@@ -17,7 +17,7 @@ from bertkit.errors import UserError, translated
 from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
 from bertkit.text import Json, short_repr
 
-Decisions = dict[str, tuple[Any, Any]]
+Decisions = dict[str, tuple[Any, Any]]  # when -> confidences, and which are right
 
 
 class Graded:

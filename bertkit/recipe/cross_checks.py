@@ -351,9 +351,9 @@ def _check_labels(task: Json) -> Iterator[KeyProblem]:
     stated = task.get("labels")
     if not stated:
         return
-    listed = isinstance(stated, list) and isinstance(stated[0], str)  # else a mapping, or its pairs
-    labels = stated if listed else list(dict(stated).values())
-    for label, count in Counter(labels).items() if listed else ():
+    in_order = isinstance(stated, list) and isinstance(stated[0], str)  # else a mapping, or its pairs
+    labels = stated if in_order else list(dict(stated).values())
+    for label, count in Counter(labels).items() if in_order else ():
         if count > 1:
             yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "Keep one.")
     for key in ("class_weights", "thresholds", "cutoffs"):
