@@ -135,7 +135,7 @@ def _check_several(sections: Json) -> Iterator[KeyProblem]:
         if training.get(name):
             yield KeyProblem(("training", name), "is not supported for several tasks", "Remove it.")
     best = training.get("metric_for_best_model", MEAN)
-    if best != MEAN and best not in [*entries]:  # it may be a list, which is no key
+    if best != MEAN and best not in [*entries]:  # a list is not hashable
         what = f"expected {MEAN!r} or a task, found {short_repr(best)}"
         yield KeyProblem(("training", "metric_for_best_model"), what, f"Tasks: {', '.join(entries)}.")
 
