@@ -43,8 +43,8 @@ def fingerprint(folder: Path) -> str:
     """sha256 over the names and contents of a model's weights or graph, configs and tokenizer; its modules
     included.
     """
-    paths = [*folder.glob("*"), *folder.glob("*/*")]
-    files = sorted(filter(_is_of_a_model, paths))
+    modules = [path for path in folder.glob("*/*") if path.suffix != ".onnx"]  # graphs of other programs
+    files = sorted(filter(_is_of_a_model, [*folder.glob("*"), *modules]))
     parts = {str(file.relative_to(folder)): file_digest(file) for file in files}
     return sha256_of_json(parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copyreg import __newobj__  # type: ignore[attr-defined]
-from pathlib import Path
+from os import PathLike, fspath
 from typing import Any, NamedTuple
 
 from bertkit.text import first_line, printable
@@ -50,13 +50,14 @@ class UserError(Exception):
     """
 
     def __init__(
-        self, problems: Problem | str | Path | Iterable[Problem], what: str = "", fix: str = ""
+        self, problems: Problem | str | PathLike[str] | Iterable[Problem], what: str = "", fix: str = ""
     ) -> None:
         """problems: one or several; or where one is, with what it is and how to fix it; or a text that says
         it all.
         """
-        if isinstance(problems, str | Path):
-            problems = Problem(str(problems), what, fix) if what else Problem("", str(problems))
+        if isinstance(problems, str | PathLike):
+            where = fspath(problems)
+            problems = Problem(where, what, fix) if what else Problem("", where)
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -95,7 +96,7 @@ def extras_required() -> Iterator[None]:
 def translated(
     exceptions: type[BaseException] | tuple[type[BaseException], ...],
     kind: type[UserError],
-    where: str | Path,
+    where: str | PathLike[str],
     what: str,
     fix: str = "",
 ) -> Iterator[None]:

@@ -46,6 +46,8 @@ class Run:
         """A run is given wherever the path of its folder is."""
         return str(self.folder)
 
+    __str__ = __fspath__
+
     @property
     def model(self) -> Path:
         """The model folder: what push uploads, and what loads without bertkit."""

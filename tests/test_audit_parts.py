@@ -1,5 +1,7 @@
 """Parts of an audit: each finds what was planted, and agrees with brute force, scipy or published numbers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import small
@@ -8,6 +10,7 @@ from small import raises, read_rows, refused, said, write_recipe, write_rows
 
 import bertkit
 from bertkit.audits import duplicates as module
+from bertkit.audits.audit import page
 from bertkit.audits.duplicates import PROBLEMS, clusters, connected, duplicates, near_duplicates
 from bertkit.audits.next_rows import Unlabelled, chosen, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import centred, joined, unit_vectors
@@ -335,3 +338,14 @@ def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder, tmp_pa
         score = pytest.approx(answer["score"], abs=2e-4)  # it has four decimals
         assert (row["answer"], row["probability"]) == (answer["label"], score)
     assert [part.name for part in done.parts] == ["labels", "duplicates", "next"]
+
+
+@pytest.mark.parametrize(("mapped", "own"), [("body", "text"), ("review.text", "review.text"), ("0", "0")])
+def test_the_page_shows_rows_to_label_whatever_their_columns_are_called(tiny_encoder, tmp_path, mapped, own):
+    recipe, labelled = evidence(tmp_path, tiny_encoder)
+    recipe = recipe.with_(columns={"text": mapped})
+    file = write_rows(tmp_path / "new.jsonl", [{own: small.text(number, 0)} for number in range(4)])
+    rows = read_unlabelled(recipe, file, 2, None)
+    part = next_part(recipe, labelled, rows, unit_vectors(recipe.model), None)
+    shown = page(get_task("text-classification").schema, [part], Path("a"), ["recipe.yaml"])
+    assert small.text(0, 0) in shown

@@ -93,15 +93,19 @@ def test_the_command_reads_several_columns(kind, capsys, tmp_path):
 
 def test_what_is_wrong_is_said_before_anything_is_written(tmp_path):
     (tmp_path / "texts.txt").write_text("a dog\n")
-    for size, said_so in ((3, "vocab_size: 3 is too small"), (260, "5 are special, 256 are bytes")):
+    for setting, said_so in (
+        ({"vocab_size": 3}, "vocab_size: 3 is too small"),
+        ({"vocab_size": 260}, "5 are special, 256 are bytes"),
+        ({"limit_alphabet": 50}, "limit_alphabet: has no effect with byte_level"),
+    ):
         raises(
             DataError,
             said_so,
             train_tokenizer,
             [tmp_path / "texts.txt"],
             tmp_path / "out",
-            vocab_size=size,
             byte_level=True,
+            **setting,
         )
     assert not (tmp_path / "out").exists()
     smallest = train_tokenizer([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=261, byte_level=True)

@@ -21,7 +21,7 @@ from bertkit.decisions.goals import LabelDecisions, ThresholdTarget, few_rows, f
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import calibration, similarity
 from bertkit.exports.program import export
-from bertkit.files import read_json
+from bertkit.files import read_json, write_json
 from bertkit.report.card import write_card
 from bertkit.run import Run
 from bertkit.tasks.class_labels import assigned_labels
@@ -577,3 +577,13 @@ def test_a_label_of_no_row_says_what_can_be_done():
     none = np.zeros((1, 1), dtype=bool)
     lacking = LabelDecisions(["a"], np.ones((1, 1)), none, none, {})
     raises(UserError, r"fit the others: each \(label\)", fitted, lacking, ThresholdTarget("precision", 0.9))
+
+
+def test_one_label_of_a_model_without_a_temperature(tiny_encoder, tmp_path):
+    run, file = given("single-label", tiny_encoder, tmp_path)
+    config = read_json(run.model / "config.json")
+    config["bertkit"]["task"] |= dict.fromkeys(("temperature", "conformal"))
+    write_json(run.model / "config.json", config)
+    found = bertkit.calibrate(run.folder, file, label="bad", recall=0.9)
+    (bad,) = (each for each in found["labels"] if each["label"] == "bad")
+    assert bertkit.evaluate(run.folder, file)["metrics"]["precision/bad"] == pytest.approx(bad["precision"])

@@ -158,6 +158,8 @@ def test_limits_follow_the_options_cut_texts_baselines_and_licences(facts):
     ):
         assert said not in card(facts)
         assert said in card(replace(facts, options={**facts.options, **options}))
+    options = {name: value for name, value in facts.options.items() if name not in ("overflow", "stride")}
+    assert "Texts are truncated to 32 tokens" in card(replace(facts, options=options))  # as in text-to-text
     task = facts.recipe.task.model_copy(update={"temperature": 1.5})  # of the recipe, and not fitted
     changed = replace(facts, recipe=facts.recipe.model_copy(update={"task": task}))
     assert "Its probabilities are calibrated (fitted on " in card(facts)
@@ -289,3 +291,9 @@ def test_text_of_the_data_can_not_get_out_of_hand(facts):
     assert "evil" in outside  # in the first sentence and in the limits, in one line and escaped
     assert "**b**" not in outside
     assert outside.count(BEGIN) == 1
+
+
+def test_a_card_does_not_count_truncated_rows_where_answers_do_not_tell(tiny_encoder, tmp_path):
+    text = card(read_facts(finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder))
+    assert "Texts are truncated to 32 tokens." in text
+    assert "were longer" not in text

@@ -375,9 +375,12 @@ def test_evaluate_a_file_with_names_of_its_own_and_rows_to_leave_out(capsys, lea
     assert "warn" not in capsys.readouterr().err  # of the run's own data training has told it
 
 
-def test_predict_texts(capsys, learned):
+def test_predict_texts(capsys, learned, tmp_path):
     lines = said(capsys, "predict", learned.folder, "the cat was good", "the dog was bad").splitlines()
     assert [line.split()[0] for line in lines] == ["good", "bad"]
+    (tmp_path / "letter.txt").write_text("a")
+    told = refused(capsys, "predict", learned.folder, "a", "--context", tmp_path / "letter.txt")
+    assert "--context is for questions; this model reads text" in told
     assert lines[0].endswith("the cat was good")
     told = [
         json.loads(x)
@@ -474,6 +477,8 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys, tiny_encoder,
         capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number"
     )
     assert "faq.csv:2: `id`: expected text or a whole number, found None" in told
+    told = refused(capsys, *again, "--column", "title=headlin")
+    assert "faq.csv: no column 'headlin'; found nr, question, text, lang" in told
 
 
 def test_a_file_in_place_of_a_text_is_noticed(capsys, learned, tmp_path):
@@ -642,10 +647,15 @@ def test_an_interrupt_is_not_a_traceback(capsys, recipe, tmp_path, monkeypatch):
 
 
 def test_a_terminal_of_few_characters_stops_nothing():
-    program = "import bertkit.cli.main as c; c._set_up_output(); print('h\\u00e9 \\ud83d \\u2588')"
+    program = (
+        "import bertkit.cli.main as c; c._set_up_output(); print('h\\u00e9 \\ud83d \\u2588 \\U0001f600')"
+    )
     command = [sys.executable, "-X", "utf8=0", "-c", program]
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    assert subprocess.check_output(command, text=True, env=ascii_only) == r"h\xe9 \ud83d \u2588" + "\n"
+    assert (
+        subprocess.check_output(command, text=True, env=ascii_only)
+        == r"h\u00e9 \ud83d \u2588 \ud83d\ude00" + "\n"
+    )
 
 
 @pytest.mark.parametrize("words", [["predict", "x", "a text"], ["evaluate", "x"]])

@@ -7,6 +7,7 @@ import logging
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import small
@@ -316,6 +317,19 @@ def test_a_shorter_student_starts_from_the_teachers_weights(tmp_path):
         kept = theirs.bert.encoder.layer[place].state_dict()
         assert all(torch.equal(value, kept[name]) for name, value in ours.state_dict().items())
     assert torch.equal(again.classifier.weight, theirs.classifier.weight)
+
+
+def test_a_setting_per_layer_goes_with_its_layer(tiny_encoder, tmp_path):
+    sizes = {"num_hidden_layers": 4, "attention_window": [2, 4, 6, 8], "sep_token_id": 3}
+    model = AutoModel.from_pretrained(of_family("longformer", tiny_encoder, tmp_path / "it", **sizes))
+    keep_layers(model, 2).save_pretrained(tmp_path / "small")
+    assert AutoModel.from_pretrained(tmp_path / "small").config.attention_window == [2, 8]
+
+
+def test_an_encoder_decoder_is_refused_by_join_alone(tiny_encoder):
+    model = BY_ID["text-to-text"].task(tiny_encoder).model(encoder(tiny_encoder))
+    recipe = SimpleNamespace(distillation=Distillation(teacher="x", student={"layers": 1}))
+    assert TeacherLoss().build_model(recipe, model) is model
 
 
 def test_layers_that_are_not_there_or_not_alike_are_refused(tiny_encoder, tmp_path):

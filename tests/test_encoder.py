@@ -648,6 +648,21 @@ def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layer
     model = with_lora(classifier(tiny_encoder), Lora(r=2, init_lora_weights="orthogonal", **more), {})
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
     assert all(".layer.1." in name for name in layers)
+    everywhere = Lora(target_modules="all-linear", layers_to_transform=[1])
+    adapted = with_lora(classifier(tiny_encoder), everywhere, {})
+    found = [name for name, layer in adapted.named_modules() if isinstance(layer, LoraLayer)]
+    assert len(found) == 6  # of the layer
+    assert all(".layer.1." in name for name in found)
+    for wrong in ([1, 2], [-1]):
+        spec = Lora(layers_to_transform=wrong)
+        raises(
+            UserError,
+            "no layer (2|-1)\n.*Layers of this model: 0 to 1",
+            with_lora,
+            classifier(tiny_encoder),
+            spec,
+            {},
+        )
     assert {name.rpartition(".")[2]: layer.r["default"] for name, layer in layers.items()} == {
         "query": 4,
         "value": 2,

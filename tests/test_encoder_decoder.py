@@ -7,11 +7,12 @@ import torch
 import transformers
 from cases import BY_ID, TEXTS, encoder
 from conftest import WORDS, build_encoder
-from small import raises, stir
+from small import change_json, raises, stir
 from starlette.testclient import TestClient
 
 from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError
+from bertkit.files import read_json
 from bertkit.inference.predictor import load
 from bertkit.models.trained_parts import freeze, merged, with_lora
 from bertkit.sections import Freeze, Lora
@@ -106,8 +107,26 @@ def test_two_berts_saved_by_transformers_answer_as_there(ids, tmp_path):
     texts = predictor.task.tokenizer.batch_decode(wanted, skip_special_tokens=True)
     assert all(texts)
     assert [answer["generated_text"] for answer in predictor(TEXTS[:3])] == texts
+
     with TestClient(model_app(Service(predictor, "two", Limits()))) as client:
         assert client.post("/", json={"inputs": TEXTS[0]}).json()[0]["generated_text"] == texts[0]
+
+
+def test_of_the_generation_settings_of_another_program_only_the_ids_are_kept(tmp_path):
+    theirs(tmp_path, **START_AND_END)
+    more = {
+        "early_stopping": True,
+        "length_penalty": 2.0,
+        "min_length": 30,
+        "do_sample": True,
+        "num_beams": 4,
+    }
+    change_json(tmp_path / "generation_config.json", **more)
+    made = CASE.task(tmp_path).model(encoder(tmp_path))
+    made.save_pretrained(tmp_path / "again")  # refuses beams' settings without beams
+    kept = read_json(tmp_path / "again" / "generation_config.json")
+    assert not {*more} & {*kept} - {"num_beams"}
+    assert START_AND_END.items() <= kept.items()
 
 
 def test_two_berts_saved_by_transformers_are_trained_further(tmp_path):

@@ -471,7 +471,10 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(
 def test_what_can_not_be_exported(run, exported, tmp_path):
     raises(UserError, "already exists", export, run, exported)
     raises(ModelError, "is already exported", export, exported, tmp_path / "out")
-    raises(UserError, "max_drop must be a finite number", export, run, tmp_path / "out", max_drop=inf)
+    raises(
+        UserError, "max_drop must be a finite number", export, run, tmp_path / "out", int8=True, max_drop=inf
+    )
+    raises(UserError, "max_drop has no effect without int8", export, run, tmp_path / "out", max_drop=0.1)
     raises(DataError, r"has no data.*\n.*as `data`", export, run / "model", tmp_path / "out")
     moved = shutil.copytree(run, tmp_path / "moved")
     kept = moved / "recipe.yaml"
@@ -552,3 +555,8 @@ def test_what_can_not_be_asked_of_it(exported, monkeypatch):
         not_installed,
         ModuleNotFoundError("no such module", name="bertkit.nowhere"),
     )
+
+
+def test_near_ties_may_change_ranks():
+    assert same([{"score": 0.5, "rank": 7}], [{"score": 0.5 + 1e-7, "rank": 8}])
+    assert not same([{"score": 0.5, "rank": 7}], [{"score": 0.6, "rank": 7}])

@@ -17,10 +17,11 @@ from steps import Lookahead, first_step_of, focal, mean, trainer_of
 from test_equivalence import assert_same_step, sized
 from test_resume import RHYTHM, killed
 from torch.nn import functional as F
+from transformers import TrainerCallback
 
 import bertkit
 from bertkit.attachments.user_loss import UserLoss
-from bertkit.engine.attachment import Draft
+from bertkit.engine.attachment import Draft, name_of
 from bertkit.errors import DataError, RecipeError, UserError
 from bertkit.files import read_json
 from bertkit.recipe.recipe import Recipe
@@ -155,6 +156,48 @@ def test_an_attachment_sees_the_loss_of_the_user(tiny_encoder, tmp_path):
     assert_same_step((2 * one[0], {name: 2 * gradient for name, gradient in one[1].items()}), two)
 
 
+def test_a_loss_gets_the_count_by_its_name(tiny_encoder, tmp_path):
+    def later(outputs, labels, gamma=2.0, *, num_items_in_batch):
+        return focal(outputs, labels, num_items_in_batch, gamma)
+
+    recipe = sized(small.recipe(tmp_path, tiny_encoder), 8)
+    own, keyword = (first_step_of(recipe, tmp_path, compute_loss_func=loss) for loss in (focal, later))
+    assert_same_step(own, keyword)
+
+
+class Keeps(Twice):
+    """Keeps what it is shown, and returns nothing from `join`."""
+
+    def build_model(self, recipe, model):
+        self.model = model
+        return model
+
+    def join(self, draft):
+        self.task = draft.task
+
+    def start(self, trainer, checkpoint):
+        assert self.model is trainer.model
+        assert self.task.name == "text-classification"
+
+
+def test_an_attachment_keeps_the_model_that_is_trained_and_join_need_not_answer(tiny_encoder, tmp_path):
+    recipe = sized(small.recipe(tmp_path, tiny_encoder), 8)
+    kept = Keeps()
+    steps = [first_step_of(recipe, tmp_path, attachments=[own]) for own in (Twice(), kept)]
+    assert_same_step(*steps)
+    assert not vars(kept)  # the training had a copy
+
+
+@pytest.mark.parametrize("key", ["metrics", "callbacks"])
+def test_metrics_and_callbacks_are_lists(key, tiny_encoder, tmp_path):
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    refuses(RecipeError, f"{key}: expected a list", recipe, tmp_path, **{key: TrainerCallback()})
+
+
+def test_a_method_is_named_as_a_function_is():
+    assert name_of(Twice().wrap_loss) == "test_extensions.Twice.wrap_loss"
+
+
 # --- refused
 
 FORMLESS = "ner-crf similarity-in-batch retrieval ranking-listwise mlm-nsp"
@@ -173,12 +216,18 @@ REFUSED = {
     ),
 }
 UNUSABLE = {
-    "fails": (lambda *_: 1 / 0, "<lambda> failed on a first micro-batch: division by zero"),
-    "two arguments": (lambda outputs, labels: 0, "takes 2 positional arguments but 3 were given"),
-    "number": (lambda *_: 0.5, "<lambda> returned 0.5"),
-    "each row": (lambda outputs, labels, _: outputs.logits[:, 0], "<lambda> returned tensor"),
-    "not finite": (lambda outputs, *_: outputs.logits.sum() / 0.0, r"<lambda> returned tensor\((nan|-?inf)"),
-    "detached": (lambda outputs, *_: outputs.logits.detach().sum(), r"<lambda> returned tensor\([^,]*\)\n"),
+    "fails": (lambda *_, **__: 1 / 0, "<lambda> failed on a first micro-batch: division by zero"),
+    "two arguments": (lambda outputs, labels: 0, "unexpected keyword argument 'num_items_in_batch'"),
+    "number": (lambda *_, **__: 0.5, "<lambda> returned 0.5"),
+    "each row": (lambda outputs, *_, **__: outputs.logits[:, 0], "<lambda> returned tensor"),
+    "not finite": (
+        lambda outputs, *_, **__: outputs.logits.sum() / 0.0,
+        r"<lambda> returned tensor\((nan|-?inf)",
+    ),
+    "detached": (
+        lambda outputs, *_, **__: outputs.logits.detach().sum(),
+        r"<lambda> returned tensor\([^,]*\)\n",
+    ),
     "text": ("focal", "expected a function of outputs, labels and num_items_in_batch"),
 }
 

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 from small import message_of, raises, write_recipe, write_rows
-from transformers import AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForSequenceClassification, TrainerCallback
 
 import bertkit
 from bertkit.errors import DataError, RecipeError
@@ -32,6 +32,7 @@ from bertkit.recipe.fields import FEW_ROWS, TRAINING_DEFAULTS
 from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.training.job import prepare_jobs
 from bertkit.training.seed import METHODS, save
+from bertkit.training.train import train
 
 CPU = torch.device("cpu")
 HEAD = {**NAME, "method": "head"}
@@ -388,8 +389,10 @@ def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny
     assert torch.isfinite(model.classifier.linear.weight).all()
 
 
-def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder, tmp_path):
-    run = small.trained(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2")
+def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder, tmp_path, caplog):
+    recipe = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2")
+    run = train(recipe, tmp_path / "run", callbacks=[TrainerCallback()])
+    assert "callbacks have no effect: task.method contrastive trains without a Trainer" in caplog.text
     (seed,) = run.results["seeds"]
     assert (seed["steps"], seed["C"], seed["with_names"]) == (20, None, True)
     assert run.results["folds"]["count"] == 2

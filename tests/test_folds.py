@@ -202,6 +202,11 @@ def test_report_card_and_summary_show_the_folds(run, capsys):
         assert hidden not in text
     assert ModelCard(text).data.eval_results is None  # there is no held-out split
     assert (run.folder / "mistakes.csv").is_file()
+    shown = report_sections.reliability(facts).alt  # models of folds are not calibrated
+    assert (
+        f"before calibration the expected calibration error is {facts.scores['metrics']['ece']:.3f}" in shown
+    )
+    assert "after calibration" not in shown
 
 
 def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run):

@@ -10,6 +10,8 @@ from typing import ClassVar, Literal
 
 import pytest
 import small
+from cases import BY_ID
+from pydantic import TypeAdapter
 from small import change_json, message_of, raises, write_recipe, write_rows
 
 import bertkit
@@ -19,8 +21,10 @@ from bertkit.data import load
 from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.files import read_json
+from bertkit.inference.predictor import Predictor
 from bertkit.recipe.json_schema import json_schema
 from bertkit.sections import DataSpec
+from bertkit.serving.schemas import RowReader
 from bertkit.tasks import Task, get_task
 from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions
 
@@ -140,6 +144,26 @@ def test_numbers_of_words_are_as_many_as_the_words(tmp_path):
         raises(DataError, why, read, [1, 2], wrong)
 
 
+def test_a_number_may_be_read_beside_a_text(tiny_encoder):
+    class Priced(TextClassification):
+        schema = Schema(
+            {
+                "text": Column("text", "a text"),
+                "price": Column("number", "its price"),
+                "label": Column("label", "it"),
+            },
+            [frozenset({"text", "price"})],
+            ["label"],
+        )
+        inputs: ClassVar = schema.inputs
+
+    case = BY_ID["single-label"]
+    task = Priced(case.options, case.task(tiny_encoder).tokenizer, 32)
+    predictor = Predictor(task, None, None, None, None, {})
+    assert predictor.any_row(["text", "price"]) == {"text": "a", "price": 0}
+    assert "price" in str(TypeAdapter(RowReader(task, {}).annotation).json_schema())
+
+
 class Options(TextClassificationOptions):
     name: Literal["of-a-notebook"]
 
@@ -184,4 +208,6 @@ def test_what_is_registered_must_be_a_task_of_a_new_name():
     ):
         raises(RecipeError, why, bertkit.register, of_a_notebook(**members))
     raises(RecipeError, "it lacks Options, schema, forms, count, decode", bertkit.register, Half)
+    said = "a task with an entry point is not registered"
+    raises(RecipeError, said, bertkit.register, of_a_notebook(name="shouting"))
     raises(RecipeError, "is not a subclass", bertkit.register, dict)

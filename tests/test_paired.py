@@ -293,3 +293,20 @@ def test_the_split_that_all_runs_have_is_compared(runs, tmp_path):
     write_json(both / "data.json", data)
     _, (pair,) = compare([runs[0], both], tmp_path / "page.html")
     assert pair.rows == "Compared on 8 rows of validation that both runs predicted."
+
+
+def test_rankings_are_tested_also_if_a_document_without_a_query_is_first(tiny_encoder, tmp_path):
+    ranked = read_facts(finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder)
+    lone = {**ranked.rows[0], "query": "", "grade": 0.0, "answer": {}}
+    for rows in (ranked.rows, ranked.rows[:-1]):
+        both = replace(ranked, rows=(lone, *rows))
+        assert compared(both, both, NAMES).test[1] == 1.0
+
+
+def test_a_score_that_shared_rows_do_not_define_is_not_compared(tiny_encoder, tmp_path, capsys):
+    run = finished(BY_ID["regression"], tiny_encoder, tmp_path / "one").folder
+    other = shutil.copytree(run, tmp_path / "other")
+    file = other / "predictions/validation.jsonl"
+    small.write_rows(file, small.read_rows(file)[:1])
+    told = small.said(capsys, "report", run, "--output", tmp_path / "page.html", other)
+    assert "these runs cannot be compared. Compared on 1 row" in told

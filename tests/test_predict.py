@@ -580,3 +580,15 @@ def test_a_pipe_is_read_once(learned, tmp_path):
         written = pool.submit((tmp_path / "rows.csv").write_text, text)
         assert bertkit.predict(learned.folder, tmp_path / "rows.csv", tmp_path / "o.csv") == 1000
         assert written.result() == len(text)
+
+
+def test_a_txt_holds_texts_though_the_run_learned_from_conll():
+    of_run = DataSpec(source={"train": "eng.train"}, format="conll", header=["tokens", "tags"])
+    assert like_data(of_run, "a.txt").format is None
+    assert like_data(of_run, "eng.testb").format == "conll"
+    assert like_data(DataSpec(source={"train": "train.txt"}, format="conll"), "a.txt").format == "conll"
+
+
+def test_a_folder_has_no_revisions(tiny_encoder):
+    what = "is a folder, without revision 'v2'"
+    small.raises(ModelError, what, bertkit.load, tiny_encoder, task="fill-mask", revision="v2")

@@ -1068,3 +1068,9 @@ def test_lengths_of_generated_texts_are_findings():
         found = list(score_findings(made))
         assert [each.level for each in found] == [level for level, _ in expected]
         assert all(what in each.what for each, (_, what) in zip(found, expected, strict=True))
+
+
+def test_targets_are_shown_whole(tiny_encoder, tmp_path):
+    own = read_facts(finished(BY_ID["regression"], tiny_encoder, tmp_path / "run").folder)
+    rows = tuple({**row, "score": 1234567.25} for row in own.rows)
+    assert mistakes.mistakes(replace(own, rows=rows)).every[0].gold == "1234567.25"

@@ -9,6 +9,7 @@ from math import isfinite, log10, nan
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import optuna
 import pytest
 import small
@@ -24,7 +25,7 @@ from bertkit.report.paired import Difference, Pair
 from bertkit.run import Run
 from bertkit.sweeps import sweep as program
 from bertkit.sweeps import trials
-from bertkit.sweeps.space import Range, _distribution, contains, decoded, read_space, suggest
+from bertkit.sweeps.space import Range, _distribution, brief, contains, decoded, read_space, suggest
 from bertkit.sweeps.sweep import Sweep, sweep, verdict
 
 SPACE = (
@@ -187,6 +188,19 @@ def test_a_file_that_is_no_space(room):
         room / "nowhere.yaml",
         load_recipe(room / "small.yaml"),
     )
+
+
+def test_a_space_from_python_has_numpys_numbers_tuples_and_paths(room):
+    space = {
+        "training.per_device_train_batch_size": (np.int64(2), 4),
+        "model.name": [Path(recipe_of(room).model.name)],
+    }
+    found = read_space(space, recipe_of(room)).space.values()
+    assert [choices.choices for choices in found] == [("2", "4"), (json.dumps(recipe_of(room).model.name),)]
+
+
+def test_a_choice_stays_on_its_line():
+    assert [*map(brief, ("a b", "a\nb", 0.123456))] == ["a b", r'"a\nb"', "0.1235"]
 
 
 def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room):

@@ -34,6 +34,7 @@ from torch._dynamo.utils import counters
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    EarlyStoppingCallback,
     Trainer,
     TrainingArguments,
     trainer_optimizer,
@@ -187,6 +188,13 @@ def test_a_metric_of_one_label_can_choose(tiny_encoder, tmp_path):
     assert results["headline"] == "f1/good"
     assert results["over_seeds"]["validation"]["f1/good"]["mean"] == results["seeds"][0]["headline"]
     assert results["seeds"][0]["headline"] == results["splits"]["validation"]["metrics"]["f1/good"]
+
+
+def test_a_callback_that_ended_one_seed_does_not_end_the_next(tiny_encoder, tmp_path):
+    never_better = EarlyStoppingCallback(1, 2.0)
+    recipe = small.recipe(tmp_path, tiny_encoder, "seeds=[1, 2]", "training.num_train_epochs=4")
+    first, second = train(recipe, tmp_path / "run", callbacks=[never_better]).results["seeds"]
+    assert 0 < first["steps"] == second["steps"]
 
 
 def test_seeds_without_a_defined_headline_are_no_crash(tiny_encoder, tmp_path):

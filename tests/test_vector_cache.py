@@ -311,3 +311,13 @@ def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch):
 
     raised(RuntimeError, cached, list("abcdef"), fail, key=KEY)
     assert through(list("abcdef"))[1] == ["e", "f"]
+
+
+def test_a_graph_of_another_program_is_not_in_the_fingerprint(tmp_path):
+    folder = model(tmp_path / "model")
+    before = fingerprint(folder)
+    (folder / "onnx").mkdir()
+    (folder / "onnx/model.onnx").write_text("of another program")
+    assert fingerprint(folder) == before
+    (folder / "model.onnx").write_text("ours")
+    assert fingerprint(folder) != before

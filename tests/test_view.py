@@ -60,6 +60,7 @@ def test_a_run_is_named_by_its_folder_as_text_too(run, monkeypatch):
         assert named.frame("validation").equals(run.frame("validation"))
         assert named.results == run.results
         assert "accuracy" in named._repr_html_()
+    assert ModelError(run, "what").problems[0].where == str(run) == str(run.folder)
 
 
 def test_mistakes_as_a_frame(run, monkeypatch):

@@ -151,7 +151,11 @@ def keep_layers(model: Any, count: int) -> Any:
         )
     owner, name = homes[0]
     stack = getattr(owner, name)
-    setattr(owner, name, nn.ModuleList(stack[index] for index in chosen_layers(total, count)))
+    kept = chosen_layers(total, count)
+    setattr(owner, name, nn.ModuleList(stack[index] for index in kept))
+    for key, value in config.to_dict().items():  # a value per layer, such as Longformer's attention_window
+        if isinstance(value, list) and len(value) == total:
+            setattr(config, key, [value[index] for index in kept])
     config.num_hidden_layers = count
     return model
 
@@ -180,7 +184,9 @@ class TeacherLoss(Attachment):
 
     def build_model(self, recipe: Recipe, model: Any) -> Any:
         student = recipe.distillation.student if recipe.distillation else None
-        return keep_layers(model, student.layers) if student else model
+        if not student or model.config.is_encoder_decoder:  # which `join` refuses
+            return model
+        return keep_layers(model, student.layers)
 
     def extend_features(self, features: Dataset, args: Arguments) -> Dataset:
         with args.main_process_first():  # the others read them from the cache

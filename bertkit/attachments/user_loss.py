@@ -76,7 +76,7 @@ class UserLoss(Attachment):
         with translated(
             Exception, RecipeError, WHERE, f"{name} failed on a first micro-batch", "Correct the function."
         ):
-            value = self.function(*inputs, count)
+            value = self.function(*inputs, num_items_in_batch=count)
         if not (isinstance(value, Tensor) and value.ndim == 0 and value.isfinite() and value.requires_grad):
             raise RecipeError(
                 WHERE,
@@ -97,7 +97,7 @@ class UserLoss(Attachment):
     def wrap_loss(self, loss: Loss) -> Loss:
         def replaced(outputs: Any, batch: Batch, terms: Tensor) -> Tensor:
             count = terms if self.divides else terms.new_tensor(self.task.count(batch))
-            return self.function(*self._inputs(outputs, batch), count) * count
+            return self.function(*self._inputs(outputs, batch), num_items_in_batch=count) * count
 
         return replaced
 

@@ -208,7 +208,8 @@ def _judged(recipe: Recipe, row: Row) -> str:
     """The target that is audited; empty where no answer is a probability of it."""
     schema = _schema(recipe)
     target = next((name for name in schema.targets if name in row), "")
-    return target if target and schema.columns[target].answered else ""
+    column = schema.columns.get(target)
+    return target if column and column.answered and column.holds in LABELS else ""
 
 
 def _schema(recipe: Recipe) -> Schema:

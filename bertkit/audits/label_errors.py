@@ -88,7 +88,9 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
 
     def correction(row: int) -> Row:
         new = round(float(expected[row]), 4)
-        return corrected(rows[row], target, new, f"{gold[row]:g}", f"{new:g}", deviations=deviations[row])
+        return corrected(
+            rows[row], target, new, f"{gold[row]:.15g}", f"{new:.15g}", deviations=deviations[row]
+        )
 
     ranked = _ranked(-deviations, deviations > FAR_OFF)
     note = (

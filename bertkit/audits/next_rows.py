@@ -80,7 +80,10 @@ def next_part(
         reader = replace(predictor, task=with_word_scores(predictor.task), columns={})
         answers = list(reader.stream(rows))
     read = [source for name in rows[0] for source in columns_of(recipe.data.columns.get(name, name))]
-    columns = [name for name in read if name not in rows[0]]  # the page shows those by their canonical name
+    new = [name for name in read if name not in rows[0]]
+    columns = [
+        name for name in new if all(name in row for row in unlabelled.originals)
+    ]  # the page shows those by their canonical name
     return next_rows(unlabelled, answers, columns)
 
 

@@ -5,8 +5,10 @@ them.
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import io
+import json
 import logging
 import os
 import re
@@ -150,6 +152,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words[start + 1 :] = [f"\0{word}" if word.startswith("-") else word for word in words[start + 1 :]]
     args, extra = parser.parse_known_args(words)
     extra = [word for word in extra if word != "--"]
+    if "runs" in args and not any(word.startswith("-") for word in extra):  # argparse ends a `+` at an option
+        args.runs += map(Path, extra)
+        extra = []
     if any(word.startswith("-") for word in extra) or (extra and "rest" not in args):
         hint = " (put a text that starts with - after --)" if "rest" in args else ""
         parser.error(f"unrecognized arguments: {' '.join(map(_unmarked, extra))}{hint}")
@@ -253,7 +258,9 @@ def _set_up_output() -> None:
         raise UserError("", "stdout is closed", "Open it, or discard the output: > /dev/null")
     os.environ.update(QUIET)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+        # as in JSON, which may be what is printed
+        codecs.register_error("json", lambda e: (json.dumps(e.object[e.start : e.end])[1:-1], e.end))
+        sys.stdout.reconfigure(errors="json")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(message)s"))
     logger = logging.getLogger("bertkit")

@@ -163,6 +163,9 @@ def _predict_texts(
     alone = isinstance(predictor, Predictor)
     # those of several tasks that do not are left out
     reads = predictor.task.inputs if alone else [frozenset({"text"})]
+    if context and alone and {"question", "context"} not in reads:
+        what = f"--context is for questions; this model reads {read_together(predictor.task)}"
+        raise UserError("", what, "Leave it out.")
     if not context and {"text"} not in reads:
         fix = (
             "Pass the text that the questions are about with --context FILE; or: "

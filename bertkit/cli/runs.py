@@ -27,7 +27,9 @@ def report(runs: list[Path], output: Path | None) -> None:
     page, pairs = bertkit.compare(runs, output)
     for pair in pairs:
         say(
-            f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n"
+            f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n"
+            if pair.differences
+            else f"{pair.verdict}\n"
         )
     say(page)
 

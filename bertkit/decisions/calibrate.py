@@ -106,7 +106,7 @@ def _fitted(
     runner = predictor.predict_features
     if goal.label is None:
         task = base.calibrate(task.with_options(dict.fromkeys(names)), rows, runner)
-    if all(getattr(task.options, name) is None for name in names):
+    if goal.label is None and all(getattr(task.options, name) is None for name in names):
         raise UserError(
             "the model",
             f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit",
@@ -124,5 +124,7 @@ def _fitted(
         option = {"threshold": next(iter(option["thresholds"].values()))}
     task = task.with_options(option)
     used = graded(predictor.task)
-    after = replace(scored, **option).after_fit()
+    after = replace(scored, **option)
+    if not isinstance(after, LabelledPairs):
+        after = after.decided()
     return task, changes(decided(task, used), decided(task, after))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 import torch
@@ -74,8 +74,8 @@ class Attachment:
         """
         return model
 
-    def join(self, draft: Draft) -> bool:
-        """Whether it takes part in this training. Raises UserError with what is not supported."""
+    def join(self, draft: Draft) -> bool | None:
+        """False: it does not take part in this training. Raises UserError with what is not supported."""
         return True
 
     def summarize(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
@@ -137,5 +137,5 @@ def name_of(value: Any) -> str:
     """Module and name of a function; of another object, those of its class."""
     while isinstance(value, partial):
         value = value.func
-    named = value if isinstance(value, FunctionType) else type(value)
+    named = value if isinstance(value, FunctionType | MethodType) else type(value)
     return f"{named.__module__}.{named.__qualname__}"

@@ -184,6 +184,7 @@ class Trainer(CheckpointTrainer):
         over = self.clock.over(self.args, self.state) or any(
             callback.early_stopping_patience_counter >= callback.early_stopping_patience
             for callback in restored
+            if self.state.global_step  # else its counter is of another training
         )
         return (num_train_epochs, 0) if over else done
 

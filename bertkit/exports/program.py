@@ -67,6 +67,8 @@ def export(
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(output, "already exists", "Use a new folder.")
+    if max_drop != 0.005 and not int8:
+        raise UserError("", "max_drop has no effect without int8", "Leave it out, or use int8.")
     if not math.isfinite(max_drop):
         raise UserError("", f"max_drop must be a finite number (found {max_drop})", "The default is 0.005.")
     reference = _reference(source, data, task)

@@ -247,7 +247,8 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     layout = parse_layout(overrides)
     kind = "".join(reader.name for reader in by_suffix(suffix_of(file))[:1])
     tables = ("csv", "tsv")
-    different = kind and spec.format and (kind in tables) != (spec.format in tables)
+    texts = kind == "txt" and ".txt" not in str(spec.source)  # one per line
+    different = kind and spec.format and (texts or (kind in tables) != (spec.format in tables))
     changes: Json = {}
     if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:
         reset = {*LAYOUT} - {"sheet"}  # the sheet stays that of the run

@@ -37,6 +37,8 @@ from bertkit.text import Json, Record, beginning, unique
 
 logger = logging.getLogger(__name__)
 
+_EXAMPLES: Json = {"number": 0, "numbers": [0], "words": ["a"], "tags": ["a"], "labels": ["a"]}
+
 Row = str | Record
 T = TypeVar("T")
 
@@ -211,7 +213,8 @@ class Predictor:
         }
         inputs = next(filter(readable.issuperset, self.task.inputs), self.task.inputs[0])
         read = inputs | readable.intersection(schema.context)
-        return {name: ["a"] if schema.columns[name].holds == "words" else "a" for name in read}
+        kinds = {name: schema.columns[name].holds for name in read}
+        return {name: _EXAMPLES.get(kind, "a") for name, kind in kinds.items()}
 
     def any_answers(self, names: Iterable[str]) -> Iterator[Answer]:
         """Answers to any row with these columns, without decisions and with them.
@@ -296,6 +299,8 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
     path = Path(source).expanduser()
     for folder in (path / "model", path):
         if (folder / "config.json").is_file():
+            if revision:
+                raise ModelError(source, f"is a folder, without revision {revision!r}", "Leave it out.")
             require_model(folder, exports=True)
             return folder
     if (path / "recipe.yaml").is_file():

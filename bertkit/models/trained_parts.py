@@ -127,6 +127,15 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     }
     names = [name for name, module in model.named_modules() if isinstance(module, Linear)]
     names = [name for name in names if not f"{name}.".startswith(of_head)]
+    layers = spec.layers_to_transform or []
+    last = halves(model)[0].config.num_hidden_layers - 1
+    if wrong := [layer for layer in layers if not 0 <= layer <= last]:
+        raise UserError(
+            "peft.layers_to_transform", f"no layer {wrong[0]}", f"Layers of this model: 0 to {last}."
+        )
+    if layers:  # peft ignores the layers where targets are whole names
+        places = ((name, re.match(r".*?\.[^.]*\.(\d+)\.", name)) for name in names)
+        names = [name for name, place in places if place and int(place[1]) in layers]
     short = (name.rpartition(".")[2] for name in names)
     linear = dict.fromkeys(name for name in short if not name.isdigit())
     targets = names if spec.target_modules == "all-linear" else spec.target_modules

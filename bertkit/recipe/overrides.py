@@ -127,18 +127,18 @@ def plain_sections(sections: Record) -> tuple[Json, dict[str, Mapping[str, Rows]
     for name, value in sections.items():
         if name == "data" and value is not None:
             section, rows[""] = data_section(value)
-            plain["data"] = _plain(section) | (
+            plain["data"] = plain_value(section) | (
                 {"source": MEMORY, "fingerprint": _UNSTORED} if rows[""] else {}
             )
         elif name == "tasks" and isinstance(value, Mapping):
             plain["tasks"] = {}
             for task, part in value.items():
-                one, of_part = plain_sections(part) if isinstance(part, Mapping) else (_plain(part), {})
+                one, of_part = plain_sections(part) if isinstance(part, Mapping) else (plain_value(part), {})
                 plain["tasks"][str(task)] = one
                 rows[str(task)] = of_part.get("", {})
         elif name != "data":
             named = name in _NAMED and isinstance(value, str | os.PathLike)
-            plain[str(name)] = {"name": os.fspath(value)} if named else _plain(value)
+            plain[str(name)] = {"name": os.fspath(value)} if named else plain_value(value)
     return plain, rows
 
 
@@ -193,13 +193,13 @@ def sections_of_keys(options: type[TaskOptions]) -> dict[str, list[str]]:
     return dict(homes)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A Python value as what YAML has: dicts, lists, texts and numbers. Others stay as they are."""
     match value:
         case Mapping():
-            return {str(key): _plain(inner) for key, inner in value.items()}
+            return {str(key): plain_value(inner) for key, inner in value.items()}
         case list() | tuple() | set():
-            return [_plain(inner) for inner in value]
+            return [plain_value(inner) for inner in value]
         case os.PathLike():
             return os.fspath(value)
         case str() if not isinstance(value, RowsFolder):

@@ -215,19 +215,25 @@ def _limits(facts: Facts) -> Iterator[str]:
 def _reach(facts: Facts) -> str:
     """How much of a text the model reads. Raises ModelError if the predictions that tell it are gone."""
     most = f"{facts.recipe.model.max_length} tokens"
-    overflow = "block" if facts.schema.corpus else facts.options.get("overflow", "window")
+    overflow = (
+        "block"
+        if facts.schema.corpus
+        else facts.options.get("overflow", "window" if "stride" in facts.options else "truncate")
+    )
     if overflow == "truncate" and not facts.rows:
         raise ModelError(
             f"{facts.name}/predictions/{facts.split}.jsonl",
             "is missing: it states how many texts were truncated",
             "Restore the file, or train the run again.",
         )
-    longer = f"{facts.truncated:,} of {len(facts.rows):,} rows of {facts.split} were longer"
+    longer = f": {facts.truncated:,} of {len(facts.rows):,} rows of {facts.split} were longer"
+    if facts.schema.together:  # whose answers do not tell it
+        longer = ""
     return {
         "block": f"Documents are read in blocks of up to {most}.",
         "window": f"Texts are read in windows of up to {most}; nothing is truncated.",
         "error": f"Texts of more than {most} are rejected.",
-        "truncate": f"Texts are truncated to {most}: {longer}.",
+        "truncate": f"Texts are truncated to {most}{longer}.",
     }[overflow]
 
 

@@ -163,7 +163,7 @@ def _off(facts: Facts, measure: str, distances: Sequence[float]) -> Mistakes:
     """Every row that is any distance off."""
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
-        gold = f"{target(row):g}"
+        gold = f"{target(row):.15g}"
         predicted = f"{row['answer']['score']:.3f}"
         distance = distances[number - 1]
         return Mistake(number, gold, predicted, distance, _texts(facts, row)) if distance else None

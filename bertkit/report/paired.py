@@ -217,7 +217,7 @@ def _test(
 def _renamed(row: Row, run: str) -> dict[str, str]:
     """Another name for the row's query, if it has one, so that the queries of two runs are ranked apart."""
     group = row.get("query_id", row.get("group"))
-    return dict.fromkeys(("query_id", "group"), f"{run} {group} {row['query']}") if row.get("query") else {}
+    return dict.fromkeys(("query_id", "group"), f"{run} {group} {row['query']}") if "query" in row else {}
 
 
 def _outcomes(facts: Facts) -> tuple[bool, dict[int, Outcome]]:

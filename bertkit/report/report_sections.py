@@ -290,6 +290,8 @@ def reliability(facts: Facts) -> Picture | None:
     if not facts.rows or "calibration" not in facts.scores:
         return None
     decisions = graded(task_of(facts), facts.rows).decisions()
+    if facts.split == OUT_OF_FOLD and decisions:  # the models of folds are not calibrated
+        decisions = {"before": decisions["after"]}
     return pictures.reliability(decisions) if decisions else None
 
 

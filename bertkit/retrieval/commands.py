@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from bertkit.data.problems import Problems
 from bertkit.data.readers import read_rows, read_texts, reader_of
 from bertkit.data.values import replace_surrogates
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.progress import progress
 from bertkit.processes import Shard
@@ -102,9 +102,16 @@ def index(
     if documents is not None:
         documents = Path(documents)
         spec = parse_layout(overrides)
-        prefix = reader_of(documents, spec).prefix(str(documents))
+        reader = reader_of(documents, spec)
+        prefix = reader.prefix(str(documents))
         rows = read_rows(documents, spec)
-        rows = chain([next(rows)], rows)
+        first = next(rows)
+        for name, theirs in columns.items():
+            # `id` and `text` are looked for in each row; a row of jsonl may lack the others
+            if reader.columns != "any" and name not in ("id", "text") and theirs not in first[1]:
+                what = f"no column {theirs!r}; found {', '.join(first[1])}"
+                raise DataError(documents, what, f"Correct the column of {name!r}.")
+        rows = chain([first], rows)
         encoder = dual_encoder(fspath(source))
         opened = Store.open(store, encoder)
     if opened is None:

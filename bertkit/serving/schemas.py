@@ -52,7 +52,7 @@ class RowReader:
         for name in [*sorted(names), *sorted(set(schema.context) - names)]:
             column = schema.columns[name]
             fields[name] = (
-                _TYPES[column.holds],
+                _TYPES.get(column.holds, Any),
                 Field(... if name in names else None, description=column.about),
             )
         return create_model(

@@ -16,6 +16,7 @@ from optuna.trial import Trial
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.key_problems import Report
+from bertkit.recipe.overrides import plain_value
 from bertkit.recipe.recipe import Recipe
 from bertkit.sections import Section
 from bertkit.text import KeyPath, Record, dotted, escape_controls, first_line, unique
@@ -88,7 +89,7 @@ def decoded(stored: Any) -> Any:
 
 def brief(value: Any) -> str:
     """A value for people; floats with four significant digits."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value.isprintable():
         return value
     return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
 
@@ -111,7 +112,9 @@ def read_space(source: str | Path | Record, recipe: Recipe) -> Variants:
     report = Report("" if isinstance(source, Mapping) else escape_controls(str(source)))
     space: Space = {}
     fix = "Write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}."
-    settings = source if isinstance(source, Mapping) else report.read_file(Path(source), "space", fix)
+    settings = (
+        plain_value(source) if isinstance(source, Mapping) else report.read_file(Path(source), "space", fix)
+    )
     if not settings:
         report.add(KeyProblem((), "the space is empty", fix))
     for key, value in settings.items():

@@ -108,7 +108,11 @@ def register(task: type[T]) -> type[T]:
     name = str(getattr(task, "name", task.__name__))
     owner = "bertkit" if name in OURS else package_of(name)
     if why := f"{owner} has a task of this name" if owner else _fault(task, name):
-        raise RecipeError(f"the task {short_repr(name)}", why, "Correct the class, or its name.")
+        raise RecipeError(
+            f"the task {short_repr(name)}",
+            why,
+            "Correct the class, or its name; a task with an entry point is not registered.",
+        )
     _OTHERS[name] = task
     return task
 

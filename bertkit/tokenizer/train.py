@@ -101,7 +101,7 @@ def train_tokenizer(
     output = Path(output)
     spec = parse_layout(overrides)
     sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
-    _check_settings(files, output, sizes if byte_level else {**sizes, "limit_alphabet": limit_alphabet})
+    _check_settings(files, output, {**sizes, "limit_alphabet": limit_alphabet}, byte_level)
     normalizer = normalizers.Sequence([]) if byte_level else BertNormalizer(lowercase=not cased)
     corpus = Corpus(files, columns, spec, normalizer)
     if byte_level:
@@ -271,7 +271,9 @@ def cut(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int | None]) -> None:
+def _check_settings(
+    files: Sequence[Path], output: Path, sizes: Mapping[str, int | None], byte_level: bool
+) -> None:
     """Raises DataError with all errors that are known before the first text is read. sizes: by SMALLEST's
     names.
     """
@@ -280,6 +282,8 @@ def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int
         for name, value in sizes.items()
         if value is not None and value < SMALLEST[name]
     ]
+    if byte_level and sizes["limit_alphabet"] is not None:
+        problems.append(Problem("limit_alphabet", "has no effect with byte_level", "Remove it."))
     if not files:
         problems.append(Problem("", "no files to train on", "Pass at least one file."))
     for file in files:

@@ -45,7 +45,7 @@ from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
 from bertkit.text import Json, Record, unique
-from bertkit.validation import did_you_mean
+from bertkit.validation import describe, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,11 @@ class Extensions:
     callbacks: Sequence[TrainerCallback] = ()
     compute_loss_func: Any = None
     attachments: Sequence[Attachment] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in (("metrics", self.metrics), ("callbacks", self.callbacks)):
+            if not isinstance(value, list | tuple):
+                raise RecipeError(name, f"expected a list, found {describe(value)}", f"Pass {name}=[…].")
 
     @cached_property
     def added(self) -> tuple[Attachment, ...]:
@@ -291,7 +296,7 @@ def build(job: Job) -> Any:
     recipe = job.recipe
     task = job.task
     model: Any = task.model(job.encoder)
-    for attachment in job.extensions.every:
+    for attachment in job.attachments:
         model = attachment.build_model(recipe, model)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     if recipe.training.get("activation_checkpointing"):
@@ -317,12 +322,14 @@ def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
             f"{extensions.names[0]} has no effect: task.method {task.method} trains without a Trainer",
             "Leave it out, or set task.method: full.",
         )
+    if task.method and extensions.callbacks:
+        logger.warning("callbacks have no effect: task.method %s trains without a Trainer", task.method)
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(job, Path(folder), recipe.seeds[0])
-        model = build(job)
+        candidates = [] if task.method else [*map(copy, extensions.every)]
+        model = build(replace(job, attachments=candidates))
         draft = Draft(recipe, args, task, model, features)
-        candidates = () if task.method else extensions.every
-        attachments = [attachment for attachment in map(copy, candidates) if attachment.join(draft)]
+        attachments = [attachment for attachment in candidates if attachment.join(draft) is not False]
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         if extensions.metrics or job.headline not in task.metrics or job.headline == OF_SOME_ROWS:
