@@ -348,4 +348,4 @@ def test_the_page_shows_rows_to_label_whatever_their_columns_are_called(tiny_enc
     rows = read_unlabelled(recipe, file, 2, None)
     part = next_part(recipe, labelled, rows, unit_vectors(recipe.model), None)
     shown = page(get_task("text-classification").schema, [part], Path("a"), ["recipe.yaml"])
-    assert small.text(0, 0) in shown
+    assert small.text(0, 0).split()[-1] in shown.partition("<tbody")[2]

@@ -295,5 +295,5 @@ def test_text_of_the_data_can_not_get_out_of_hand(facts):
 
 def test_a_card_does_not_count_truncated_rows_where_answers_do_not_tell(tiny_encoder, tmp_path):
     text = card(read_facts(finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder))
-    assert "Texts are truncated to 32 tokens." in text
+    assert "Texts are truncated to 128 tokens." in text
     assert "were longer" not in text

@@ -19,7 +19,7 @@ from bertkit.text import short_repr
 
 logger = logging.getLogger(__name__)
 
-LossFunction: TypeAlias = Callable[[Any, Tensor, Tensor], Tensor]
+LossFunction: TypeAlias = Callable[..., Tensor]
 """Outputs, labels, the number of items in the step -> the loss `()`, divided by that number."""
 
 WHERE = "compute_loss_func"

@@ -247,6 +247,11 @@ class _Overview(argparse.ArgumentParser):
         return "\n".join(lines) + "\n"
 
 
+def _as_json(error: Any) -> tuple[str, int]:
+    """Characters that stdout cannot encode, escaped as in JSON, which may be what is printed."""
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
 def _set_up_output() -> None:
     """Log to stderr as plain text, with other libraries silent; escape what a terminal cannot show.
 
@@ -258,8 +263,7 @@ def _set_up_output() -> None:
         raise UserError("", "stdout is closed", "Open it, or discard the output: > /dev/null")
     os.environ.update(QUIET)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # as in JSON, which may be what is printed
-        codecs.register_error("json", lambda e: (json.dumps(e.object[e.start : e.end])[1:-1], e.end))
+        codecs.register_error("json", _as_json)
         sys.stdout.reconfigure(errors="json")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(message)s"))

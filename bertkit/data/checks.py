@@ -7,9 +7,8 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.data.on_disk import column_values, numbers
 from bertkit.data.origin import Origin, locations
@@ -49,9 +48,10 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
     """
     if data.corpus:
         return list(data.findings)
-    texts, _ = texts_of(data.columns)
-    common = {*data.columns}.intersection(*(rows.column_names for rows in data.rows.values()))
-    everywhere = {name: column for name, column in data.columns.items() if name in common}
+    columns = data.columns
+    texts, _ = texts_of(columns)
+    common = {*columns}.intersection(*(rows.column_names for rows in data.rows.values()))
+    everywhere = {name: column for name, column in columns.items() if name in common}
     findings = list(data.findings)
     trained = None
     of_train = data.origins["train"].files if "train" in data.origins else None
@@ -60,11 +60,11 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
     for split, rows in data.rows.items():
         origin = data.origins[split]
         findings.append(note(f"{split}: {counted(len(rows), 'row')}"))
-        checked = [name for name in texts if name in rows.column_names and not data.columns[name].unchecked]
+        checked = [name for name in texts if name in rows.column_names and not columns[name].unchecked]
         findings += _empty(rows, checked, split, origin)
-        findings += _as_text(rows, data.columns, split, origin)
+        findings += _as_text(rows, columns, split, origin)
         name = data.target if data.target in rows.column_names else None
-        if name and not data.columns[name].unchecked:
+        if name and not columns[name].unchecked:
             findings += _balance(rows, name, data, split, few_rows)
         if split not in held_out:
             of_one_source = [split, *held_out] if split == "train" else [split]
@@ -127,7 +127,8 @@ def _as_text(rows: Dataset, columns: Mapping[str, Column], split: str, origin: O
 
 def _balance(rows: Dataset, name: str, data: Data, split: str, few_rows: bool) -> Iterator[Finding]:
     column = data.columns[name]
-    if column.holds == "number":
+    holds = column.holds
+    if holds == "number":
         values = numbers(rows, name)
         low = float(values.min())
         high = float(values.max())
@@ -141,8 +142,8 @@ def _balance(rows: Dataset, name: str, data: Data, split: str, few_rows: bool) -
     occurrences = counts
     total = len(rows)
     of = ""
-    if column.holds in UNITS:
-        unit, scheme = UNITS[column.holds]
+    if holds in UNITS:
+        unit, scheme = UNITS[holds]
         occurrences = Counter(
             kind for value in column_values(rows, name) for kind, *_ in labelled(value or (), scheme)
         )
@@ -153,10 +154,10 @@ def _balance(rows: Dataset, name: str, data: Data, split: str, few_rows: bool) -
     more = f", and {counted(len(counts) - MANY_LABELS, 'more label')}" if len(counts) > MANY_LABELS else ""
     yield note(f"{split}: {of}{', '.join(shares) or 'no labels'}{more}")
     # a sentence may have entities of every type, and words of every label
-    if not counts or (column.holds in ("label", "labels") and {*counts.values()} == {len(rows)}):
+    if not counts or (holds in ("label", "labels") and {*counts.values()} == {len(rows)}):
         several = len(counts) > 1
         names = listed([repr(name) for name in sorted(counts)], MANY_LABELS)
-        kind = "an entity" if column.holds == "tags" else "a label"
+        kind = "an entity" if holds == "tags" else "a label"
         have = (
             f"every row has the {'labels' if several else 'label'} {names}"
             if counts
@@ -167,7 +168,7 @@ def _balance(rows: Dataset, name: str, data: Data, split: str, few_rows: bool) -
         )
         yield _alike(split, have, by_name if several else "Is the right column mapped?")
     if split == "train":
-        expected = data.class_names if column.holds == "labels" else ()
+        expected = data.class_names if holds == "labels" else ()
         if absent := [label for label in expected if column.names.get(label, label) not in counts]:
             what = f"train: no row has the label {listed(list(map(repr, absent)), MANY_LABELS)}"
             yield warn(what, "Add rows with it, or leave it out: no answer will have it.")
@@ -210,8 +211,7 @@ def _label_findings(counts: Mapping[str, int], few_rows: bool) -> Iterator[Findi
             yield warn(f"train: labels such as {name!r} look like several labels", fix)
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(NamedTuple):
     """The rows of a split that have texts; all fields are `(rows with texts,)`."""
 
     rows: Ints

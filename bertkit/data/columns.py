@@ -113,18 +113,19 @@ def _check_mapping(
 ) -> None:
     problems = Problems()
     for ours, theirs in spec.columns.items():
+        several = not isinstance(theirs, str)
         if ours not in columns:
             what = f"the task has no column `{ours}`{did_you_mean(ours, columns)}"
             problems.add("data.columns", what, f"columns of the task: {', '.join(columns)}")
-        elif not isinstance(theirs, str) and columns[ours].holds not in ("text", "labels"):
+        elif several and columns[ours].holds not in ("text", "labels"):
             fix = "Map one column. Several columns of 0 and 1 are mapped as `labels`."
             problems.add("data.columns", f"`{ours}` cannot be read from several columns", fix)
-        some = not isinstance(theirs, str) and not {*theirs}.isdisjoint(available)
+        some = several and not {*theirs}.isdisjoint(available)
         for name in columns_of(theirs) if ours in columns and (some or ours not in optional) else ():
             if name not in available:
                 what = f"no column `{name}`, which `data.columns` names for `{ours}`; found: "
                 near = nearest(name, available) or nearest(ours, available)
-                like = near if isinstance(theirs, str) else [near if n == name else n for n in theirs]
+                like = [near if n == name else n for n in theirs] if several else near
                 problems.add(where, what + listed(available), _fix(ours, like))
     problems.raise_if_any()
 

@@ -341,4 +341,4 @@ def _notes(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _files(records: Iterable[_Record]) -> str:
-    return " and ".join(dict.fromkeys(record.file.name for record in records))
+    return " and ".join(unique(record.file.name for record in records))

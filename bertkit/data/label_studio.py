@@ -118,9 +118,7 @@ def _region(text: str, value: Any) -> Row:
         )
     units = (UTF_16, ONE_LINE_END) if "\r\n" in text else (UTF_16,)
     moves = [moved(text, [{"start": start, "end": end}], unit) for unit in units]
-    candidates = list(
-        dict.fromkeys([(start, end), *((span["start"], span["end"]) for (span,) in filter(None, moves))])
-    )
+    candidates = unique([(start, end), *((span["start"], span["end"]) for (span,) in filter(None, moves))])
     if marked is not None:
         wanted = _BLANKS.sub("", marked)
         candidates = [place for place in candidates if _BLANKS.sub("", text[place[0] : place[1]]) == wanted]

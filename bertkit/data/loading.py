@@ -81,15 +81,16 @@ def load(
     if splits is not None and {"train", *held_out}.isdisjoint(splits):
         held_out = {}
     opened = {*splits, "train"} - held_out.keys() if splits is not None and held_out else splits
-    if schema.corpus and spec.group_by:
+    corpus = schema.corpus
+    if corpus and spec.group_by:
         what = "documents of a corpus have no groups; equal texts stay together"
         raise DataError("data.group_by", what, "Remove data.group_by.")
-    if schema.corpus and any(size >= 1 for size in held_out.values()):
+    if corpus and any(size >= 1 for size in held_out.values()):
         what = "documents of a corpus are held out while they are read, before their number is known"
         raise DataError("data", what, "Write a share below 1.")
-    if schema.corpus and (spec.exclude or spec.relabel):
+    if corpus and (spec.exclude or spec.relabel):
         raise DataError("data", "`exclude` and `relabel` are not for a corpus", "Correct its files.")
-    if spec.by and (schema.corpus or schema.together):
+    if spec.by and (corpus or schema.together):
         raise DataError(
             "data.by",
             "scores by a column need rows that are scored one by one, and not documents of a corpus or a "
@@ -97,7 +98,7 @@ def load(
             "Remove data.by.",
         )
     complete = splits is None or (isinstance(spec.source, dict) and {*splits} >= spec.source.keys())
-    if not schema.corpus:
+    if not corpus:
         more = {"id": ID, **({spec.by: BY} if spec.by else {})}
         schema = replace(schema, columns={**schema.columns, **more, **schema.columns})
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
@@ -108,7 +109,7 @@ def load(
         raise DataError(str(spec.source), what, "Map it, e.g.  data: {splits: {train: NAME}}")
     parts = _map_columns(unmapped, spec, schema)
     wanted = [split for split in SPLITS if splits is None or split in splits]
-    if schema.corpus:
+    if corpus:
         from bertkit.data.corpus import read_corpus
 
         documents, notes = read_corpus(parts, spec, held_out)
@@ -118,7 +119,7 @@ def load(
         read = _read_tables(parts, spec, schema, rules, held_out, known_labels, complete)
         loaded = {split: _loaded(read.tables.pop(split), schema) for split in wanted if split in read.tables}
     every = list(chain.from_iterable(parts.values()))
-    reading = [] if schema.corpus else every  # a corpus keeps the findings of its parts
+    reading = [] if corpus else every  # a corpus keeps the findings of its parts
     findings = dict.fromkeys(finding for part in reading for finding in part.findings)
     declared = [part.class_names.get(str(part.mapping.get(read.target or ""))) for part in every]
     marks = spec.columns.get(read.target or "", "")
@@ -138,7 +139,7 @@ def load(
         findings=[*findings, *read.findings],
         options=read.options,
         origins={split: table.origin for split, table in loaded.items()},
-        corpus=schema.corpus,
+        corpus=corpus,
     )
 
 
@@ -344,16 +345,17 @@ def _drop_unlabelled(
     # GLUE's mark of a hidden score
     if split == "test" and all(value == -1.0 for value in values):
         missing = set(range(len(table)))
+    every = len(missing) == len(table)
     has = "has" if len(missing) == 1 else "have"
     what = f"{len(missing):,} of {counted(len(table), 'row')} of {split} {has} no `{theirs}`"
-    if split == "test" and len(missing) == len(table):
+    if split == "test" and every:
         return table.without(*targets), [
             note(f"{split} has no `{theirs}`: it can be predicted, but not scored")
         ]
     if not missing:
         return table, []
     where = locations(table.origin, sorted(missing))
-    if len(missing) == len(table):
+    if every:
         raise DataError("", f"{what}: {where}", f"is the right column mapped?{pandas}")
     if spec.missing_labels == "error":
         fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"

@@ -164,9 +164,7 @@ class TextRow(NamedTuple):
     row: Row
 
 
-def read_texts(
-    file: Path, spec: DataSpec, column: str = "text", *, skip_missing: bool = False
-) -> Iterator[TextRow]:
+def read_texts(file: Path, spec: DataSpec, column: str, *, skip_missing: bool = False) -> Iterator[TextRow]:
     """Stream the rows of a file, each with the text in `column`; each line of .txt is a text.
 
     skip_missing: leave out rows in which it is None. Raises DataError: what `read_rows` refuses, and, after

@@ -20,7 +20,7 @@ from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.problems import Problems
 from bertkit.data.python_rows import stored_files
-from bertkit.data.reader import COMPRESSIONS, uncompressed
+from bertkit.data.reader import COMPRESSIONS, packed, uncompressed
 from bertkit.data.readers import by_suffix, read_rows, reader_of, rows_or_problems, suffix_of
 from bertkit.data.schema import Finding, Mapped, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
@@ -283,9 +283,8 @@ def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
     Raises DataError where only some of them exist.
     """
     columns = sorted(mapped_columns(spec))
-    suffixes = (*reversed(COMPRESSIONS), "")
-    files = {Path(f"{stem}.{column}{suffix}"): column for column in columns for suffix in suffixes}
-    sides = {column: file for file, column in files.items() if file.is_file()}
+    files = {column: packed(Path(f"{stem}.{column}")) for column in columns}
+    sides = {column: file for column, file in files.items() if file.is_file()}
     if missing := sides and [f"{stem}.{column}" for column in columns if column not in sides]:
         raise DataError(
             next(iter(sides.values())),

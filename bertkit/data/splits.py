@@ -61,15 +61,16 @@ def hold_out(
     """
     labels = _labels(train, target, names)
     units = _units(train, texts, unordered)
+    left = len(train)
     wanted = int(size) if size >= 1 else max(1, round(size * total))
-    too_many = wanted >= len(train) and (size >= 1 or len(train) < total)
+    too_many = wanted >= left and (size >= 1 or left < total)
     held = list[list[int]]()
 
     def needed(unit: Sequence[int]) -> Counter[str]:
         return Counter(chain.from_iterable(labels[row] for row in unit))
 
     rng = random.Random(seed if split == "validation" else f"{seed} {split}, held out")
-    remaining = needed(range(len(train)))
+    remaining = needed(range(left))
     for unit in _stratified(units, _strata(train, target, labels), rng):
         # a share loses the rows that the next loop gives back; a number of rows is reached by others
         spared = size < 1 or all(remaining[name] > count for name, count in needed(unit).items())
@@ -85,15 +86,15 @@ def hold_out(
         if any(not remaining[name] for name in needed(unit)):
             out.difference_update(unit)
             remaining.update(needed(unit))
-    if too_many or not 0 < len(out) < len(train):
+    if too_many or not 0 < len(out) < left:
         why = (
             "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) "
             "stay together"
         )
-        left = f", of which {len(train):,} are left," if len(train) < total else ""
+        of_these = f", of which {left:,} are left," if left < total else ""
         raise DataError(
             f"data.{split}",
-            f"{size} of {total:,} rows of train{left} cannot be held out: {why}",
+            f"{size} of {total:,} rows of train{of_these} cannot be held out: {why}",
             f"hold out fewer, add rows, or name a {split} file under data.source",
         )
     return train.dropped(out), train.select(sorted(out))

@@ -76,9 +76,10 @@ def as_spans(table: Table) -> Table:
 
 def is_by_characters(table: Table) -> bool:
     """Whether tags of a text are of its characters, not of its words."""
-    if "text" not in table.values or "tags" not in table.values or "tokens" in table.values:
+    values = table.values
+    if "text" not in values or "tags" not in values or "tokens" in values:
         return False
-    pairs = zip(table.values["text"], table.values["tags"], strict=True)
+    pairs = zip(values["text"], values["tags"], strict=True)
     return any(tags is not None and len(tags) != len(words(text)) for text, tags in pairs)
 
 
@@ -123,8 +124,8 @@ def _cut_out(text: str, places: Places) -> list[str]:
     return [text[start:end] for start, end in places]
 
 
-def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, list[Finding]]:
-    """The coarsest unit that cuts no entity of these rows, and whether a few are cut all the same.
+def find_unit(table: Table, *, plain: bool) -> tuple[Unit, bool, list[Finding]]:
+    """The coarsest unit that cuts no entity of these rows of train, and whether a few are cut all the same.
 
     `given`: the tokens of the data, where raw text is divided otherwise. plain: tags are labels, not
     entities.
@@ -134,13 +135,13 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
         if not otherwise:
             return "words", False, []
         what = (
-            f"of {counted(len(table), 'sentence')} of {split}, {otherwise:,} would be divided otherwise "
+            f"of {counted(len(table), 'sentence')} of train, {otherwise:,} would be divided otherwise "
             "as raw text"
         )
         return "given", False, [note(f"{what}: answers to a text have the flag `other_words`")]
     if plain or not {"tags", "spans"} & table.values.keys():
         return "words", False, []
-    pairs = python_spans(table if "spans" in table.values else as_spans(table), split)[0]
+    pairs = python_spans(table if "spans" in table.values else as_spans(table), "train")[0]
     unspaced = mostly_unspaced(text for text, _ in pairs())
     latin = script_share((text for text, _ in pairs()), LATIN) >= 0.5
     findings = list[Finding]()
@@ -150,13 +151,13 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
         if unit == "characters" or not fit.cut or few or offsets.likely_unit(fit.misfits):
             break
         what = (
-            f"units: characters, since {share(fit.cut, fit.total)} of the entities of {split} begin or end "
+            f"units: characters, since {share(fit.cut, fit.total)} of the entities of train begin or end "
             "inside a word"
         )
         fix = "If their offsets are wrong, correct them: with  task: {words: words}  such a span is an error."
         findings.append(warn(f"{what}; {fit.example}", fix) if latin else note(f"{what}; {fit.example}"))
     if few:
-        cut = f"{split}: {fit.cut:,} of {counted(fit.total, 'span')} cut a word"
+        cut = f"train: {fit.cut:,} of {counted(fit.total, 'span')} cut a word"
         what = f"{cut}, and are expanded to whole words"
         findings.append(warn(f"{what}; {fit.example}", "Correct the offsets where they are wrong."))
     return unit, few, findings

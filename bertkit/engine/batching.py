@@ -33,7 +33,17 @@ class Division(TypedDict, total=False):
     whole_steps: bool
 
 
-class Batches(Sampler[list[int]], ABC):
+class EpochSampler(Sampler[list[int]]):
+    """A batch sampler whose order depends on the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Trainer before each epoch."""
+        self.epoch = epoch
+
+
+class Batches(EpochSampler, ABC):
     """Batch sampler: this process's micro-batches of feature indices, in the order of training.
 
     An epoch is drawn from (seed, epoch) alone. No unit (row, or feature) is split, dropped or repeated, and
@@ -65,11 +75,6 @@ class Batches(Sampler[list[int]], ABC):
         self.accumulation = accumulation
         self.whole_steps = whole_steps
         self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by Trainer before each epoch."""
-        self.epoch = epoch
 
     def __len__(self) -> int:
         """Micro-batches of this process per epoch."""

@@ -56,12 +56,10 @@ class CheckpointTrainer(Trainer):
         if self.args.should_save:
             self.save_model(str(aside), _internal_call=True)
             save_optimizer(aside, self.optimizer, self.lr_scheduler, self.accelerator.scaler)
-            stateful = [
-                c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)
-            ]
-            states: Json = {type(c).__name__: [] for c in stateful}
-            for c in stateful:
-                states[type(c).__name__].append(c.state())
+            states = Json()
+            for callback in [*self.callback_handler.callbacks, self.control]:
+                if isinstance(callback, ExportableState):
+                    states.setdefault(type(callback).__name__, []).append(callback.state())
             self.state.stateful_callbacks = states  # type: ignore[assignment]
             self.state.save_to_json(str(aside / STATE))
             for name, content in self.checkpoint_files():

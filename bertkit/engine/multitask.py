@@ -16,10 +16,9 @@ import torch
 from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.utils.data import Sampler
 
 from bertkit.encoding.padding import Collator
-from bertkit.engine.batching import Batches
+from bertkit.engine.batching import Batches, EpochSampler
 from bertkit.models.trained_parts import share_encoder
 from bertkit.tasks.base import Batch, Task
 from bertkit.text import Json, Record
@@ -28,7 +27,7 @@ TASK = "task"  # of a batch: the name of its task
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
 
 
-class MixedBatches(Sampler[list[int]]):
+class MixedBatches(EpochSampler):
     """Batch sampler: this process's micro-batches of several tasks, each of one task, in the order of
     training.
 
@@ -56,11 +55,6 @@ class MixedBatches(Sampler[list[int]]):
         self.offsets = np.cumsum([0, *features[:-1]]).tolist()
         self.counts = shares([len(batches) // run for batches in tasks], mixing)
         self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by Trainer before each epoch."""
-        self.epoch = epoch
 
     def __len__(self) -> int:
         return sum(self.counts) * self.run

@@ -31,7 +31,7 @@ from bertkit.evaluation.entities import (
 )
 from bertkit.evaluation.graded import Decisions, Graded, Scored
 from bertkit.evaluation.intervals import Floats, Values, ratio
-from bertkit.text import Json, Record
+from bertkit.text import Json, Record, unique
 
 
 def metric_names(labels: Sequence[str], scheme: Learned) -> list[str]:
@@ -39,7 +39,7 @@ def metric_names(labels: Sequence[str], scheme: Learned) -> list[str]:
     if scheme == "none":
         per_label = (f"{score}/{name}" for name in labels for score in ("precision", "recall", "f1"))
         return ["accuracy", "f1_macro", *per_label]
-    return ["f1", *(name for name in entities.metric_names(labels) if name != "f1")]
+    return unique(["f1", *entities.metric_names(labels)])
 
 
 def graded(

@@ -99,20 +99,21 @@ class MultiTaskPredictor:
 
         rows, start: as for `Predictor.stream`; each row has the columns of every task.
         """
+        tasks = self.tasks
 
         def answers(chunk: Sequence[Row], start: int) -> Iterator[dict[str, Answer]]:
-            columns = {name: part.canonical(chunk, start) for name, part in self.tasks.items()}
-            features = {name: part.task.encode(columns[name]) for name, part in self.tasks.items()}
+            columns = {name: part.canonical(chunk, start) for name, part in tasks.items()}
+            features = {name: part.task.encode(columns[name]) for name, part in tasks.items()}
             items = self._items(features)
             by_task = {}
-            for name, part in self.tasks.items():
+            for name, part in tasks.items():
                 decoded = part.task.decode(items[name], features[name], columns[name])
                 by_task[name] = map(part.rule, with_input_flags(decoded, features[name]))
             return (dict(zip(by_task, row, strict=True)) for row in zip(*by_task.values(), strict=True))
 
-        first = next(iter(self.tasks.values()))
+        first = next(iter(tasks.values()))
         if is_frame(rows):
-            rows = frame_rows(rows, set().union(*(part.reads for part in self.tasks.values())))
+            rows = frame_rows(rows, set().union(*(part.reads for part in tasks.values())))
         return in_chunks(first.rows_of(rows), first.task.chunk_size, answers, start)
 
     def reading(self, row: Row) -> MultiTaskPredictor:

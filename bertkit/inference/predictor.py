@@ -296,6 +296,7 @@ def _texts(texts: Iterable[Any]) -> list[str]:
 
 def model_folder(source: str | Path, revision: str | None = None) -> Path:
     """The model folder of a run folder, a model folder, or a Hub id; not yet vetted. Raises ModelError."""
+    name = str(source)
     path = Path(source).expanduser()
     for folder in (path / "model", path):
         if (folder / "config.json").is_file():
@@ -315,15 +316,15 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         require_model(path)
     if path.exists():
         raise ModelError(source, "is a file", "Use the folder of the run or model.")
-    if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise ModelError(not_a_run(path))
     try:
-        return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
+        return resolve_encoder(ModelSpec(name=name, revision=revision)).folder
     except ModelError as error:
         if error.problems[0].where != "model.name":
             raise
         local = [not_a_run(path)] if path.parent.is_dir() else []
-        problems = (problem._replace(where=str(source)) for problem in error.problems)
+        problems = (problem._replace(where=name) for problem in error.problems)
         raise ModelError([*local, *problems]) from error
 
 

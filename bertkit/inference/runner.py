@@ -96,10 +96,8 @@ class Runner:
             name: torch.from_numpy(values).to(self.device, non_blocking=free)
             for name, values in arrays.items()
         }
-        outputs = self.task.forward(self.model, batch)
-        if self.keep:
-            return self.keep(outputs, batch)
-        return self.task.reduce(outputs, batch)
+        reduce = self.keep or self.task.reduce
+        return reduce(self.task.forward(self.model, batch), batch)
 
 
 @contextmanager

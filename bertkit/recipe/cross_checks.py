@@ -102,9 +102,10 @@ def _section_rules(data: Json, task: Json) -> Iterator[_Rule]:
     name = model.get("name") is not None
     config = model.get("config") is not None
     tokenizer = model.get("tokenizer") is not None
+    source = rows.get("source")
     stride = task.get("stride", 0)
     max_length = model.get("max_length", math.inf)
-    readers = [reader for _, text in texts_in(rows.get("source")) for reader in by_suffix(suffix_of(text))]
+    readers = [reader for _, text in texts_in(source) for reader in by_suffix(suffix_of(text))]
     with suppress(DataError):  # which `format_problems` reports
         readers = [by_name(rows["format"])] if rows.get("format") else readers
     form = " and ".join(sorted({reader.name for reader in readers}))
@@ -154,14 +155,13 @@ def _section_rules(data: Json, task: Json) -> Iterator[_Rule]:
         "Remove it; `columns` maps the names in the data.",
     )
     yield (
-        rows.get("source") == MEMORY and rows.get("fingerprint") is None,
+        source == MEMORY and rows.get("fingerprint") is None,
         "data.source",
         "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
         "Use files or a data set of the Hub; a folder of this name is ./memory.",
     )
     yield (
-        (data.get("hub") or {}).get("benchmark")
-        and (readers or not REPO_ID.fullmatch(str(rows.get("source")))),
+        (data.get("hub") or {}).get("benchmark") and (readers or not REPO_ID.fullmatch(str(source))),
         "hub.benchmark",
         "data.source is not a data set of the Hub",
         "Write owner/name, or remove benchmark.",
@@ -330,17 +330,18 @@ def _method_rules(
     method = task.get("method")
     if options is None or method not in options.untrained:
         return
+    model = data.get("model", {})
     what = f"has no effect with task.method {method}"
     fix = "Remove it, or write method: full."
     for section in ("distillation", "early_stopping", "peft", "freeze"):
         yield data.get(section) is not None, section, what, fix
     for key in HEAD:
-        yield data.get("model", {}).get(key) is not None, f"model.{key}", what, fix
+        yield model.get(key) is not None, f"model.{key}", what, fix
     for key in training:
         fix = f"Remove it (~training.{key} on the command line), or write method: full."
         yield key not in STILL_READ, f"training.{key}", what, fix
     yield (
-        data.get("model", {}).get("config") is not None,
+        model.get("config") is not None,
         "model.config",
         f"task.method {method} needs a pretrained encoder, not a new one",
         "Write a pretrained encoder in model.name, or method: full.",

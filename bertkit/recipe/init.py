@@ -132,14 +132,15 @@ def init(
     texts, labels = ([names] if isinstance(names, str) else names for names in (text, label))
     chosen = guess(table, texts, labels, task)
     target = chosen.target
-    seen = counted(len(target.cells), "row")
-    if len(target.cells) >= MOST_ROWS:
+    rows_seen = len(target.cells)
+    seen = counted(rows_seen, "row")
+    if rows_seen >= MOST_ROWS:
         seen = f"the first {seen}"
     if target.holds == "labels" and target.separator not in (None, "|"):
         needs["labels_separator"] = target.separator
     columns = {canonical: column.source for canonical, column in chosen.columns.items()}
     section = {**section, "columns": columns, **needs, **section}  # in the order that people read
-    if len(target.values) < len(target.cells) and "answers" not in chosen.columns:
+    if len(target.values) < rows_seen and "answers" not in chosen.columns:
         section.setdefault("missing_labels", "ignore")
     if target.holds in ("label", "labels") and not target.names and variants(Counter(target.labels)):
         section.setdefault("labels", "casefold")
@@ -179,13 +180,14 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
 
 def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[str, str]]:
     """The sections `task`, `model` and `training`, and comments on them."""
-    *inputs, target = chosen.columns.values()
+    columns = chosen.columns
+    *inputs, target = columns.values()
     english = share((str(cell) for column in inputs for cell in column.values), "A-Za-z") >= LETTERS
     encoder = model or (ENGLISH if english else MULTILINGUAL)
     cells = [column.cells for column in inputs]
     lengths = sorted(sum(map(length, row)) for row in zip(*cells, strict=True))
     most = lengths[int(0.95 * (len(lengths) - 1))]
-    needed = max(TOKENS * most, CONTEXT if "context" in chosen.columns else 0)
+    needed = max(TOKENS * most, CONTEXT if "context" in columns else 0)
     size = next((size for size in SIZES if size >= needed), SIZES[-1])
     config = Path(encoder, "config.json")
     if config.is_file():
@@ -198,15 +200,15 @@ def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[s
     }
     if not model:
         comments["name"] = "small, for English" if english else "small, for 1,833 languages"
-    if "context" in chosen.columns:
+    if "context" in columns:
         task["stride"] = 3 * size // 8
-    if "tags" in chosen.columns and without_prefixes(target.labels):
+    if "tags" in columns and without_prefixes(target.labels):
         task |= {"data_scheme": "IO"} if "O" in target.labels else {"scheme": "none"}
-    elif not chosen.columns.keys().isdisjoint({"tags", "spans"}):
+    elif not columns.keys().isdisjoint({"tags", "spans"}):
         task["head"] = "crf"
     sections = {"task": task, "model": {"name": encoder, "max_length": size}}
     few = len(target.cells) < MOST_ROWS
-    classes = not chosen.columns.keys().isdisjoint({"label", "labels"})
+    classes = not columns.keys().isdisjoint({"label", "labels"})
     if few and classes and len(target.labels) < FEW * len({*target.labels}):
         task["method"] = "contrastive"
         comments["task"] = f"contrastive: under {FEW} rows per label, see docs/few-shot.md"

@@ -24,11 +24,9 @@ def json_schema() -> Json:
     one = Recipe.model_json_schema()
     several = MultiTaskRecipe.model_json_schema()
     definitions = {**one.pop("$defs"), **several.pop("$defs")}
-    one["properties"]["training"] = {
-        **training_schema(),
-        "description": one["properties"]["training"]["description"],
-    }
-    several["properties"] |= {name: one["properties"][name] for name in SHARED}
+    properties = one["properties"]
+    properties["training"] = {**training_schema(), "description": properties["training"]["description"]}
+    several["properties"] |= {name: properties[name] for name in SHARED}
     several["required"] = ["tasks", "model"]
     definitions["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"] = [
         reader.name for reader in formats()
@@ -38,7 +36,7 @@ def json_schema() -> Json:
     choice = TypeAdapter(options).json_schema()
     definitions |= choice.pop("$defs")
     references = choice["discriminator"]["mapping"]
-    one["properties"]["task"] = choice
+    properties["task"] = choice
     several_too = [{"$ref": references[task.name]} for task in tasks if task.shares_encoder]
     definitions["TaskPart"]["properties"]["task"] = {"oneOf": several_too}
     version = "https://json-schema.org/draft/2020-12/schema"

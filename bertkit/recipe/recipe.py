@@ -271,15 +271,15 @@ def _source(source: Any) -> _Source:
             f"expected a task, a recipe or its name first, found {describe(source)}",
             'bertkit.train("text-classification", "runs/x", data=…, model=…)',
         )
-    if str(source) in task_names():
-        return _Source({"task": {"name": str(source)}}, {}, Report(""))
+    name = str(source)
+    if name in task_names():
+        return _Source({"task": {"name": name}}, {}, Report(""))
     shipped = shipped_recipes()
-    file = shipped.get(str(source)) or Path(os.path.expanduser(source))
+    file = shipped.get(name) or Path(os.path.expanduser(source))
     # Not of a pipe, nor of /dev/stdin, which may be a file.
-    in_folder = (
-        os.path.isfile(file) and not file.absolute().is_relative_to("/dev") and str(source) not in shipped
-    )
-    home = file.absolute().parent if in_folder else Path()
+    folder = file.absolute().parent
+    in_folder = os.path.isfile(file) and not folder.is_relative_to("/dev") and name not in shipped
+    home = folder if in_folder else Path()
     report = Report(escape_controls(str(file)), home)
     fix = "Start with `task:`, `model:` and `data:`, or with a copy: bertkit copy quickstart my.yaml."
     try:
@@ -287,7 +287,7 @@ def _source(source: Any) -> _Source:
     except RecipeError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
+        near = [path.name for path in folder.glob("*.y*ml")]
         raise RecipeError(
             report.name,
             f"no such recipe or task{did_you_mean(file.name, [*task_names(), *shipped, *near])}",

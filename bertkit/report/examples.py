@@ -86,26 +86,25 @@ def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
     wrong = mistakes(facts)
     if wrong is None:
         return
+    rows = facts.rows
     numbers = [mistake.row for mistake in wrong.every]
     by_distance = wrong.measure in DISTANCES
     near = max(1, len(numbers) // 2) if by_distance else len(numbers)
     # Of a ranking: why did the first document come first?
     first = {query.number: query.hits[0][0] for query in queries(facts)} if is_ranked(facts) else None
-    answered = range(1, len(facts.rows) + 1) if first is None else first
+    answered = range(1, len(rows) + 1) if first is None else first
     right = [*sorted(set(answered).difference(numbers)), *reversed(numbers[near:])]
     if not by_distance:
-        right.sort(key=lambda number: -confidence(facts, facts.rows[number - 1]["answer"]))
+        right.sort(key=lambda number: -confidence(facts, rows[number - 1]["answer"]))
 
     def example(number: int, gold: str = "") -> Example:
         if first is None:
-            return Example(number, *_with_context(task, facts.rows, number - 1), gold)
-        return Example(
-            number, [{"query": facts.rows[number - 1]["query"], "document": first[number]}], 0, gold
-        )
+            return Example(number, *_with_context(task, rows, number - 1), gold)
+        return Example(number, [{"query": rows[number - 1]["query"], "document": first[number]}], 0, gold)
 
     chosen = _spread(wrong.every[:near], lambda mistake: mistake.gold)
     yield (example(mistake.row, mistake.gold) for mistake in chosen)
-    yield map(example, _spread(right, lambda number: str(facts.rows[number - 1]["answer"].get("label"))))
+    yield map(example, _spread(right, lambda number: str(rows[number - 1]["answer"].get("label"))))
 
 
 def _spread(examples: Iterable[T], label: Callable[[T], str]) -> list[T]:

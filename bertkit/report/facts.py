@@ -97,15 +97,17 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     """
     run = Run(Path(folder))
     run.require_finished()
+    root = run.folder
+    model = run.model
     recipe = run.recipe
-    results = _mapping(run.folder / "results.json", RESULTS)
-    settings = _mapping(run.model / "config.json", ("bertkit",))["bertkit"]
+    results = _mapping(root / "results.json", RESULTS)
+    settings = _mapping(model / "config.json", ("bertkit",))["bertkit"]
     task = get_task(settings["task"]["name"])
     calibrated = settings.get("calibration") or {}
     try:
         options = dict(task.Options.model_validate(settings["task"] | calibrated.get("before", {})))
     except ValidationError as error:
-        raise damaged_settings(run.model, error, "bertkit.task") from error
+        raise damaged_settings(model, error, "bertkit.task") from error
     split = split or reported_split(results)
     # Answers for a corpus are counts, which the results already sum up.
     rows = () if task.schema.corpus else tuple(lines_of(run.predictions(split)))
@@ -114,22 +116,22 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     def public(text: str) -> str:
         return reduce(lambda text, path: text.replace(path, Path(path).name), paths, text)
 
-    data = dict(_mapping(run.folder / "data.json", DATA))
+    data = dict(_mapping(root / "data.json", DATA))
     data["findings"] = [
         {**finding, "what": public(finding["what"]), "fix": public(finding["fix"])}
         for finding in data["findings"]
     ]
-    explanations = run.folder / "explanations.json"
-    crf = run.model / "crf.safetensors"
-    weights = sorted([*run.model.glob("*.safetensors"), *run.model.glob("[0-9]_*/*.safetensors")])
+    explanations = root / "explanations.json"
+    crf = model / "crf.safetensors"
+    weights = sorted([*model.glob("*.safetensors"), *model.glob("[0-9]_*/*.safetensors")])
     return Facts(
-        name=run.folder.resolve().name,
+        name=root.resolve().name,
         recipe=recipe,
-        recipe_text=public((run.folder / "recipe.yaml").read_text(encoding="utf-8")),
+        recipe_text=public((root / "recipe.yaml").read_text(encoding="utf-8")),
         results=results,
         data=data,
-        environment=_mapping(run.folder / "environment.json", ENVIRONMENT),
-        log=tuple(lines_of(run.folder / "metrics.jsonl", appended=True)),
+        environment=_mapping(root / "environment.json", ENVIRONMENT),
+        log=tuple(lines_of(root / "metrics.jsonl", appended=True)),
         options=options,
         calibrated=calibrated,
         split=split,

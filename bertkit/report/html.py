@@ -25,7 +25,7 @@ from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import Mistake, Mistakes, mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.score_tables import by_rows
-from bertkit.text import Record, printable
+from bertkit.text import Record, printable, unique
 
 # A set of a regular expression: the blocks of Hebrew, Arabic, Syriac, Thaana, N'Ko, Adlam and older scripts
 RIGHT_TO_LEFT = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001eeff"
@@ -54,9 +54,7 @@ def write_report(run: str | Path, output: str | Path | None = None) -> Path:
 def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
     """Write all mistakes as csv that spreadsheets read: whole texts in UTF-8, with a byte order mark."""
     rows = [facts.schema.shown(facts.rows[mistake.row - 1]) for mistake in mistakes.every]
-    names = [
-        *dict.fromkeys(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")
-    ]
+    names = unique(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")
     header = ["row", "id", "location", "gold", "answer", mistakes.measure, *names]
 
     def cells(mistake: Mistake, texts: Record) -> list[Any]:

@@ -50,10 +50,11 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
     labels.
     """
     names, counts = _counts(facts)
-    if not 0 < len(names) <= MAX_LABELS:
+    size = len(names)
+    if not 0 < size <= MAX_LABELS:
         return None
     shares = _shares(counts)
-    wrong = shares * (1 - np.eye(len(names)))
+    wrong = shares * (1 - np.eye(size))
     darkness = FAINTEST + (1 - FAINTEST) * wrong / max(wrong.max(), 1e-9)
     linked = {(mistake.gold, mistake.answer) for mistake in mistakes.top} if mistakes else set[Pair]()
 
@@ -65,11 +66,11 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
         pair = (names[gold], names[predicted])
         right = gold == predicted
         title = f"{pair[0]}, predicted {'correctly' if right else pair[1]}: {count:,} ({shares[place]:.1%})"
-        text = "" if right and len(names) > MAX_NUMBERS else f"{count:,}"
+        text = "" if right and size > MAX_NUMBERS else f"{count:,}"
         share = shares[place] if right else darkness[place]
         return Cell(text, title, "plus" if right else "minus", share, pair if pair in linked else None)
 
-    order = range(len(names))
+    order = range(size)
     return Matrix(names, [[*map(cell, product([gold], order))] for gold in order])
 
 

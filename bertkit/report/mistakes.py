@@ -132,11 +132,10 @@ def place_of(row: Row) -> str:
 
 def _labels(facts: Facts) -> Mistakes:
     """Wrong labels, or numbers by how far they are off."""
-    if facts.options.get("kind") == "regression":
+    kind = facts.options.get("kind")
+    if kind == "regression":
         return _off(facts, "off by", [abs(row["answer"]["score"] - row["score"]) for row in facts.rows])
-    if facts.options.get("kind") == "multi-label":
-        return _by_row(facts, "confidence", _label_set)
-    return _by_row(facts, "confidence", _label)
+    return _by_row(facts, "confidence", _label_set if kind == "multi-label" else _label)
 
 
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:

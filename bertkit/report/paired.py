@@ -18,7 +18,6 @@ from bertkit.report.facts import Facts, Row, data_of, graded, task_of
 from bertkit.report.mistakes import DISTANCES, OUTRANKED, mistakes, place_of, shortened
 from bertkit.report.rankings import Query, is_ranked, queries
 from bertkit.report.score_tables import interval, number, overall_metrics
-from bertkit.tasks import get_task
 from bertkit.text import Lines, counted
 
 MAX_LISTED = 100  # disagreements of each kind in a page
@@ -153,7 +152,7 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
     rows.
     """
     waiting = defaultdict(list)
-    columns = get_task(first.task).schema.columns
+    columns = first.schema.columns
 
     def content(row: Row) -> str:
         return json.dumps(

@@ -119,16 +119,17 @@ def scores(
     values = {name: result["metrics"][metric] for name, result in ours.items()} | {**others}
     if None in values.values():
         return None
-    figure, axes = _axes(metric, height=0.75 + 0.3 * len(values))
+    lines = len(values)
+    figure, axes = _axes(metric, height=0.75 + 0.3 * lines)
     if isinstance(band, list):
         axes.axvspan(band[0], band[1], color=SERIES[2], alpha=0.25, linewidth=0)
     for place, (name, result) in enumerate(ours.items()):
         if bounds := result["intervals"].get(metric):
             axes.plot(bounds, [place] * 2, color=SERIES[0], linewidth=2, marker="|", markersize=8)
         axes.plot([values[name]], [place], "o", color=SERIES[0], markersize=7)
-    axes.plot(list(others.values()), range(len(ours), len(values)), "D", color=SERIES[1], markersize=6)
-    axes.set_yticks(range(len(values)), list(values))
-    axes.set_ylim(len(values) - 0.5, -0.5)  # the first at the top
+    axes.plot(list(others.values()), range(len(ours), lines), "D", color=SERIES[1], markersize=6)
+    axes.set_yticks(range(lines), list(values))
+    axes.set_ylim(lines - 0.5, -0.5)  # the first at the top
     axes.grid(axis="x", color=FAINT, alpha=0.3, linewidth=0.6)
     axes.locator_params(axis="x", nbins=5)  # labels of four decimals do not touch
     alt = f"{metric}: {'; '.join(f'{name} {value:.3f}' for name, value in values.items())}."

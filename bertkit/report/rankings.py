@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from bertkit.evaluation.ranking import places
 from bertkit.report.facts import Facts, Row
-from bertkit.tasks import get_task
 
 
 class Query(NamedTuple):
@@ -26,7 +25,7 @@ class Query(NamedTuple):
 
 def is_ranked(facts: Facts) -> bool:
     """Whether the order of a query's documents counts: not in text-ranking with independent pairs."""
-    return bool(facts.options.get("grouped", get_task(facts.task).schema.together))
+    return bool(facts.options.get("grouped", facts.schema.together))
 
 
 def queries(facts: Facts) -> list[Query]:

@@ -171,9 +171,11 @@ def score_findings(results: Record) -> Iterator[Finding]:
     """Scores that say little or mislead, baselines that are at least as good, and scores outside the expected
     range.
     """
-    name = followed(results, reported_split(results))
+    reported = reported_split(results)
+    name = followed(results, reported)
     baselines = results["baselines"]
-    if reported_split(results) == "train":
+    splits = results["splits"]
+    if reported == "train":
         fix = "Hold rows out:  data: {validation: 0.1, test: 0.1}"
         yield Finding("severe", "these scores are on training rows", fix)
     linear = any("C" in seed for seed in results["seeds"])  # a method for few rows, without a learning rate
@@ -190,7 +192,7 @@ def score_findings(results: Record) -> Iterator[Finding]:
         if strong:
             what = f"the baseline {baseline} is at least as good{by} on {' and '.join(strong)}"
             yield Finding("severe", what, f"{fix}, or look at the data.")
-    for split, scores in results["splits"].items():
+    for split, scores in splits.items():
         if split == OUT_OF_FOLD:  # its answers are not calibrated
             continue
         errors = (scores.get("calibration", {}).get(kind) for kind in ("ece_after", "ece", "ece_entities"))
@@ -207,9 +209,9 @@ def score_findings(results: Record) -> Iterator[Finding]:
         )
         fix = "Give more validation rows with other targets, or name another training.metric_for_best_model."
         yield note(f"{what}; the last is kept") if score == 1 else warn(f"{what}; the last is kept", fix)
-    measured = "validation" if "validation" in results["splits"] else next(iter(results["splits"]))
+    measured = "validation" if "validation" in splits else next(iter(splits))
     for metric, bounds in (results["expected"] or {}).items():
-        score = results["splits"][measured]["metrics"].get(metric)
+        score = splits[measured]["metrics"].get(metric)
         if isinstance(bounds, list) and score is not None:
             low, high = bounds
             what = f"{metric} on {measured} is {score:.4f}; the recipe expects {low} to {high}"

@@ -42,7 +42,7 @@ from bertkit.tasks.base import (
     predicted,
 )
 from bertkit.tasks.fields import READ, SPAN, Decision, Key, Usage, form
-from bertkit.text import counted, part_of
+from bertkit.text import counted, part_of, unique
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -163,11 +163,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
 
     @property
     def metrics(self) -> Sequence[str]:
-        names = [
-            *squad_metrics.metric_names(self.unanswerable),
-            *(["no_answer_auc"] if self.unanswerable else []),
-        ]
-        return ["f1", *(name for name in names if name != "f1")]
+        more = ["no_answer_auc"] if self.unanswerable else []
+        return unique(["f1", *squad_metrics.metric_names(self.unanswerable), *more])
 
     @property
     def decision(self) -> Decision:

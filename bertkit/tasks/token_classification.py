@@ -183,7 +183,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         plain = options.scheme == "none"
         if not plain and not units.has_own_units(table):
             table = cls._tagged(options, table, "train")[0]
-        division = units.find_unit(table, "train", plain=plain)
+        division = units.find_unit(table, plain=plain)
         unit, few = division[:2]
         changes = {
             "words": unit,

@@ -129,14 +129,15 @@ def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, other
     (trained,) = models.values()
     runner = trained.runner
     task = job.task
-    rows = job.data.rows["train"]
+    splits = job.data.rows
+    rows = splits["train"]
     if job.recipe.peft:
         runner = replace(runner, model=merged(runner.model))
-    if "validation" in job.data.rows:
-        task = calibrate(task, job.data.rows["validation"], runner)
+    if "validation" in splits:
+        task = calibrate(task, splits["validation"], runner)
     judge = with_word_scores(task)
     for split in others:
-        unseen = job.data.rows[split]
+        unseen = splits[split]
         write_predictions(run, split, unseen, job.data.origins[split], judge.answer(unseen, runner))
     if task.schema.together:  # to queries, from the documents of all rows
         chosen = set(held.tolist())

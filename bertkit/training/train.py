@@ -38,7 +38,7 @@ def train(
     resume: bool = False,
     metrics: Sequence[Any] = (),
     callbacks: Sequence[TrainerCallback] = (),
-    compute_loss_func: Callable[[Any, Any, Any], Any] | None = None,
+    compute_loss_func: Callable[..., Any] | None = None,
     attachments: Sequence[Attachment] = (),
     changed: bool = False,
     **overrides: Any,

@@ -91,7 +91,8 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
         )
     model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=saved)
     generation = model.generation_config
-    model.generation_config = transformers.GenerationConfig()  # of the file's settings, only its ids are kept
+    # only the file's ids are kept
+    model.generation_config = transformers.GenerationConfig()  # type: ignore[no-untyped-call]
     for name, value in {**ids, "pad_token_id": source.pad_token_id}.items():
         choices = (getattr(generation, name), getattr(saved, name, None), value)
         token = next((choice for choice in choices if choice is not None), None)
