@@ -84,6 +84,11 @@ def folder_aside(output: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def is_taken(path: Path) -> bool:
+    """Whether there is something at this path other than an empty folder."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
 def is_special(path: Path) -> bool:
     """Whether this is neither a regular file nor a folder, but a device, a FIFO or a socket."""
     return path.exists() and not path.is_file() and not path.is_dir()

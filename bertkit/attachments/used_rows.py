@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, pad
 
 from bertkit.encoding.padding import fills
 from bertkit.engine.arguments import Arguments
@@ -132,7 +132,7 @@ class UsedRows(nn.Embedding):
     In evaluation, and in the model's `state_dict`, it is the whole embedding.
     """
 
-    def __init__(self, whole: nn.Embedding, ids: Tensor, decay: float = 1.0) -> None:
+    def __init__(self, whole: nn.Embedding, ids: Tensor, decay: float) -> None:
         """ids: of these tokens, `(rows,)`, in any order. decay: see `OtherRows`."""
         table = whole.weight.detach()
         ids = ids.to(table.device)
@@ -174,20 +174,17 @@ class UsedRows(nn.Embedding):
             group = next(group for group in optimizer.param_groups if _among(group["params"], self.weight))
             self.others.decay.mul_(1 - group["lr"] * group["weight_decay"])
 
-    def extended(self, rows: Tensor, decay: Tensor | float) -> Tensor:
-        """Rows from a checkpoint, then the untrained ones x decay, of tokens that the data have only now."""
-        added = self.others.whole.weight.detach()[self.ids[len(rows) :]]
-        return torch.cat([rows, added.to(rows.device) * decay])
-
     def extend(self, optimizer: Any) -> None:
-        """Add moments of zero to the state from a checkpoint, for the rows that were not trained in it."""
+        """Add moments of zero to the state from a checkpoint, for tokens that the data have only now."""
         state = optimizer.state[self.weight]
-        state |= {name: self.extended(rows, 0.0) for name, rows in state.items() if rows.ndim}
+        for name, rows in state.items():
+            if rows.ndim:
+                state[name] = pad(rows, (0, 0, 0, len(self.ids) - len(rows)))
 
     def restore(self, model: Any) -> None:
         """Put the whole embedding, with all that was learned, back into the model."""
         whole = self.others.whole
-        whole.weight.detach().mul_(self.others.decay).index_copy_(0, self.ids, self.weight.detach())
+        whole.weight.detach().copy_(self.table())
         _replace(model, self, whole)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

@@ -7,7 +7,7 @@ the AGPL, would reach the programs of those who use bertkit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +27,10 @@ class ErrorEstimate(NamedTuple):
     agreed: float
 
 
-def table_of(scores: Iterable[Mapping[str, float]], names: Sequence[str]) -> Floats:
-    """`(rows, labels)`: the probabilities of labels with these names."""
-    return np.array([list(map(row.__getitem__, names)) for row in scores])
+def table_of(scores: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats]:
+    """The names of the labels, which all rows share, and their probabilities `(rows, labels)`."""
+    names = list(scores[0])
+    return names, np.array([list(map(row.__getitem__, names)) for row in scores])
 
 
 def likely_wrong(table: Floats, labels: Ints) -> Bools:

@@ -78,9 +78,9 @@ def _doubtful_words(
         for sentence, row in enumerate(rows)
         for place, word in enumerate(row["answer"][answered])
     ]
-    names = [*max((word.scores for word in words), key=len)]
-    read = [word for word in words if len(word.scores) == len(names)]  # not those without a token
-    table = table_of((word.scores for word in read), names)
+    most = max(len(word.scores) for word in words)
+    read = [word for word in words if len(word.scores) == most]  # not those without a token
+    names, table = table_of([word.scores for word in read])
     gold = np.array([names.index(type_of(rows[word.sentence][target][word.place], scheme)) for word in read])
     unit = np.array([word.sentence for word in read])
     doubtful: list[dict[int, float]] = [{} for _ in rows]

@@ -29,8 +29,7 @@ ANSWERS = (
 def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
     """Rows whose label is likely wrong, the lowest margin over the most probable other label first."""
     name_of, value_of = _names(recipe, (row[target] for row in rows))
-    names = list(rows[0]["answer"][answered])
-    table = table_of((row["answer"][answered] for row in rows), names)
+    names, table = table_of([row["answer"][answered] for row in rows])
     gold = np.array([names.index(name_of[row[target]]) for row in rows])
     best = table.argmax(axis=1)
 
@@ -48,8 +47,7 @@ def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: st
 def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
     """Rows with a label that is likely wrong, or that lack one, the most probable of these mistakes first."""
     name_of, value_of = _names(recipe, chain.from_iterable(row[target] for row in rows))
-    names = list(rows[0]["answer"][answered])
-    table = table_of((row["answer"][answered] for row in rows), names)
+    names, table = table_of([row["answer"][answered] for row in rows])
     sets = (set(map(name_of.__getitem__, row[target])) for row in rows)
     gold = np.array([list(map(labels.__contains__, names)) for labels in sets], dtype=np.int64)
     wrong = np.zeros(table.shape, dtype=bool)

@@ -49,8 +49,6 @@ def encode_texts(
     `truncation=True`.
     Raises RowsError under `overflow: error`, with the rows that are too long.
     """
-    if max_length < 8:
-        raise ValueError(f"max_length {max_length} leaves no room for words")
 
     def prefixed(side: Sequence[str]) -> list[str]:
         return [prefix + text for text in side]

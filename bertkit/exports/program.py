@@ -21,7 +21,7 @@ from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserErro
 from bertkit.exports.agreement import CLOSE, agreement, compared, output_difference, same
 from bertkit.exports.graph import OPSET, Graph, batch_of, build, described
 from bertkit.exports.int8 import quantized
-from bertkit.files import folder_aside, sha256, write_json
+from bertkit.files import folder_aside, is_taken, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
@@ -65,7 +65,7 @@ def export(
     0
     """
     output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    if is_taken(output):
         raise UserError(output, "already exists", "Use a new folder.")
     if max_drop != 0.005 and not int8:
         raise UserError("", "max_drop has no effect without int8", "Leave it out, or use int8.")

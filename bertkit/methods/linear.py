@@ -209,8 +209,8 @@ def _regressions(
     vectors: Floats, targets: np.ndarray, strengths: Sequence[float], weights: Weights, tolerance: float
 ) -> Iterator[tuple[float, Floats, Floats]]:
     """C, coefficients and intercepts for each strength."""
-    if len(present := np.unique(targets)) == 1:
-        yield from ((C, np.zeros((len(present), vectors.shape[1])), np.zeros(1)) for C in strengths)
+    if len(np.unique(targets)) == 1:
+        yield from ((C, np.zeros((1, vectors.shape[1])), np.zeros(1)) for C in strengths)
         return
     model = LogisticRegression(max_iter=ITERATIONS, tol=tolerance, warm_start=True, class_weight=weights)
     # without it there are fewer iterations; the model is the same, as its intercept is free

@@ -24,7 +24,7 @@ def snapshot(name: str, revision: str | None) -> Path:
     is used. Raises ModelError.
     """
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=MODEL_FILES))
     except errors.HFValidationError as error:
         raise ModelError(
             "model.name",

@@ -18,6 +18,7 @@ from bertkit.data.problems import FirstSeen
 from bertkit.data.scripts import LATIN, UNSPACED, share
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_required, translated
+from bertkit.files import is_taken
 from bertkit.retrieval.documents import HIDDEN, TYPE_NAMES, Document, new_columns, read_documents
 from bertkit.retrieval.passages import passages
 from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
@@ -53,7 +54,7 @@ class Store:
         if local and not (local / f"{TABLE}.lance").is_dir():
             if encoder is None:
                 raise DataError(absent)
-            if local.is_file() or (local.is_dir() and any(local.iterdir())):
+            if is_taken(local):
                 raise DataError(uri, "exists, and is not a store", "Use a new folder.")
         os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for developers
         with extras_required():

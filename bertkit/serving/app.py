@@ -214,8 +214,8 @@ def _error(request: Request, error: Exception) -> JSONResponse:
         error = Refused(500, str(error), "Backend")
     elif isinstance(error, HTTPException):
         error = Refused(error.status_code, str(error.detail), "Validation", error.headers)
-    refused = error if isinstance(error, Refused) else Refused(500, "the server failed", "Backend")
-    return error_response(refused, request.scope["path"])
+    assert isinstance(error, Refused)  # now that all other kinds are translated
+    return error_response(error, request.scope["path"])
 
 
 def _validation(error: RequestValidationError, body_type: Any) -> Refused:

@@ -99,8 +99,6 @@ class Batcher:
         Raises UserError as the model does, and Refused: 503 after a timeout in the queue or where nothing is
         answered any more, 504 after a timeout in the model, 500 when the model failed.
         """
-        if not rows:
-            return []
         assert self._runner is not None  # within the context
         job = Job(
             rows, key, [estimated_tokens(row) for row in rows], asyncio.get_running_loop().create_future()

@@ -153,7 +153,7 @@ def embed_rows(task: Any, texts: Sequence[str], prompt: str | None) -> list[Row]
     return [{"text": prefix + text if text else ""} for text in texts]
 
 
-def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None = None) -> Any:
+def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None) -> Any:
     """`(texts, size)` fp32, of the first `dimensions` numbers. Raises Refused where there are not as many."""
     table = np.array([answer["vector"] for answer in answers], dtype=np.float32)
     if dimensions is not None and dimensions > table.shape[1]:

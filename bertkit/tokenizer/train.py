@@ -28,7 +28,7 @@ from bertkit.data.on_disk import in_blocks
 from bertkit.data.readers import read_texts
 from bertkit.data.scripts import UNSPACED
 from bertkit.errors import DataError, Problem
-from bertkit.files import folder_aside, write_text
+from bertkit.files import folder_aside, is_taken, write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer
 from bertkit.models.untrusted import vet
 from bertkit.recipe.recipe import parse_layout
@@ -100,8 +100,13 @@ def train_tokenizer(
     files = [Path(file) for file in input]
     output = Path(output)
     spec = parse_layout(overrides)
-    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
-    _check_settings(files, output, {**sizes, "limit_alphabet": limit_alphabet}, byte_level)
+    sizes = {
+        "vocab_size": vocab_size,
+        "min_frequency": min_frequency,
+        "max_length": max_length,
+        "limit_alphabet": limit_alphabet,
+    }
+    _check_settings(files, output, sizes, byte_level)
     normalizer = normalizers.Sequence([]) if byte_level else BertNormalizer(lowercase=not cased)
     corpus = Corpus(files, columns, spec, normalizer)
     if byte_level:
@@ -290,7 +295,7 @@ def _check_settings(
         if not file.is_file():
             what = "cannot be read twice: not a regular file" if file.exists() else "no such file"
             problems.append(Problem(str(file), what, "Use a regular file."))
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    if is_taken(output):
         problems.append(Problem(str(output), "already exists", "Choose a new folder, or an empty one."))
     if problems:
         raise DataError(problems)

@@ -47,8 +47,8 @@ def embed_file(
     RecipeError, and then leaves no output.
     """
     require_suffix(output, ".parquet", ".npy")
-    require_no_pipe(Path(file))
     file = Path(file)
+    require_no_pipe(file)
     parquet = output.suffix == ".parquet"
     chunks = partial(_chunks, file, parse_layout(overrides), column)
     schema, rows = _inspect(file, chunks(), parquet)

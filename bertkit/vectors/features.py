@@ -143,7 +143,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Names `(size,)` such as layer12_0; for summed or averaged layers, sum_0 or mean_0."""
         check_is_fitted(self)
         reader = self.reader_
-        combine = self.reader_.params.combine
+        combine = reader.params.combine
         blocks = [f"layer{layer}" for layer in reader.layers] if combine == "concat" else [combine]
         return np.asarray(
             [f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object

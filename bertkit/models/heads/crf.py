@@ -173,4 +173,4 @@ def _with_chain(model: Any, inputs: Any, outputs: Any) -> Any:
     # DDP takes outputs apart and rebuilds them, which the model's own type refuses; and it takes a parameter
     # that is
     # an output for one that is finished.
-    return {"logits": outputs.logits, "chain": type(chain)(*(part.clone() for part in chain))}
+    return {"logits": outputs.logits, "chain": Chain(*(part.clone() for part in chain))}

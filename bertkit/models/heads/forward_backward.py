@@ -60,7 +60,7 @@ def _steps(gains: Tensor, chain: Chain) -> int:
     depth = 1
     while not reached.all():
         reached = np.minimum(reached @ allowed, 1)
-        depth = depth + 1
+        depth += 1
         if depth > 8:
             return 0
     gap = float(np.log(2 * len(allowed)) - gains.min().log()) + max(float(np.ptp(x)) for x in possible)
