@@ -147,6 +147,7 @@ _BOUNDS = {
     "string_too_short": "must not be empty",
     "string_too_long": "must be at most {max_length} characters long",
     "finite_number": "must be finite",
+    "string_pattern_mismatch": 'must be one character, not a quote; | is written as "|", in quotes',
 }
 
 
@@ -225,7 +226,11 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
     fix = f"Known here: {', '.join(choices)}." if many else spelling_hint(value, expected)
     if isinstance(value, str | int | float) and (written := _WRITTEN.get(dotted(path))):
-        fix = "Remove it." if value is False else written.format(MEANT.get(str(value), value))
+        fix = (
+            "Remove it."
+            if str(value).lower() in ("false", "no", "off", "none")
+            else written.format(MEANT.get(str(value), value))
+        )
     return KeyProblem(path, f"expected {listed}, found {describe(value)}{near}", fix)
 
 

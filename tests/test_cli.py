@@ -2,6 +2,7 @@
 2.
 """
 
+import errno
 import gc
 import importlib.util
 import io
@@ -711,3 +712,13 @@ def test_a_token_is_never_told(monkeypatch):
     found = examine()
     assert found["hub_token"] is True
     assert "very-secret" not in json.dumps(found) + doctor_text(found)
+
+
+def test_a_full_quota_is_a_full_disk(capsys, monkeypatch, tmp_path):
+    full = Mock(side_effect=OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)))
+    monkeypatch.setattr("os.replace", full)
+    assert "Free some space" in refused(capsys, "copy", "quickstart", tmp_path / "a.yaml")
+
+
+def test_a_slash_is_missing_after_a_tilde(capsys):
+    assert "after ~ comes /" in refused(capsys, "predict", "~nobody-here/x", "a text")

@@ -339,3 +339,8 @@ def test_check_says_how_long_each_training_takes(tiny_encoder, tmp_path, capsys)
     ):
         told = small.said(capsys, "check", file, "~training.num_train_epochs", "training.budget=5m", *more)
         assert told.endswith(expected)
+
+
+def test_no_steps_are_all_of_them(tmp_path):
+    state = TrainerState(global_step=0, max_steps=0)
+    assert Clock().progress(arguments(tmp_path, 2, 1), state) == 0

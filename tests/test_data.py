@@ -354,6 +354,7 @@ BAD_VALUES = [  # a column, its values, and what the message says, with {} for t
     ("score", [1, None], "1 of 2 rows of train has no `score`: {}:2"),
 ]
 REFUSED = [  # files, which of them is read (all, as a folder), what the message says in this order; settings
+    ({"train-00000-of-00002.jsonl": labelled("a")}, "", ["1 files for train, of 2 shards"]),
     *(({"t.csv": content}, "t.csv", parts, *settings) for content, parts, *settings in MISSING),
     *(({"t.jsonl": [{"text": "x", name: value} for value in given]}, "t.jsonl", [part])
       for name, given, part in BAD_VALUES),
@@ -743,7 +744,7 @@ def test_a_share_that_no_group_fits_holds_out_the_smallest(tmp_path):
         assert data.rows["validation"]["text"][:] == ["text 5", "text 6", "text 7"]
 
 
-@pytest.mark.parametrize("missing", [None, "", float("nan")])
+@pytest.mark.parametrize("missing", [None, "", " ", float("nan")])
 def test_a_row_without_a_group_is_on_its_own(missing, tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "customer": missing} for n in range(20)]
     data = get(write(tmp_path / "t.jsonl", rows), validation=0.2, group_by="customer")
@@ -1082,6 +1083,8 @@ FOUND = [
         (["Billing", "urgent", "Billing, urgent"], [SEVERAL.format("Billing, urgent")]),
         (["a; b", "b; c"], [SEVERAL.format("a; b")]),
         (["Paris, France", "Oslo, Norway"], []))),
+    ("text-classification", {"train": [{"text": text, "labels": labels} for text, labels in (
+        ("x", ["a", "b"]), ("x", ["b", "a"]), ("y", []))]}, "severe", "repeat", []),
     ("text-classification", {"train": PAIRS}, "severe", "repeat", [
         ("train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:4 and "
          "{0}/train.jsonl:3")]),

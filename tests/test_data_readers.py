@@ -138,6 +138,7 @@ PAGES = {
 CP1252 = "'data.encoding=cp1252'"
 SEMICOLON = "'data.delimiter=\";\"'"
 SAD = [  # what is wrong, file name, content, what the message says; layout
+    ("quoted lines", "t.tsv", 'a\tb\n"x\ny"\tz\n', ["t.tsv:2: expected 2 fields, found 1", "data.format=csv"]),
     ("bad byte", "t.csv", b"text\na\ncaf\xe9", ["t.csv:3: byte 0xE9 at column 4 is not", "'café'", CP1252]),
     ("bad bytes", "t.csv", b"a\n\xe9\n\xe9\n\xe9", [("t.csv:3: byte 0xE9 at column 1 is not " "UTF-8\nt.csv:4: " "byte")]),
     ("not cp1252", "t.csv", "a\nÁ\n".encode(), ["not CP1252", "reads 'Á'", "encoding=utf-8'"], {"encoding": "cp1252"}),

@@ -1,6 +1,8 @@
 """`init`: a file of any kind becomes a recipe that trains, or a message with what is to be decided."""
 
+import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +12,7 @@ from datasets import Dataset
 from small import raises, refused, said, write_rows
 
 import bertkit
+from bertkit.data.layout import layout_of
 from bertkit.data.sources import open_source
 from bertkit.errors import DataError, UserError
 from bertkit.files import read_json
@@ -411,3 +414,54 @@ def test_a_label_may_have_the_name_of_a_split(tmp_path):
         write_rows(tmp_path / label / "1.txt", f"the {label}")
     (part,) = open_source(DataSpec(source=str(tmp_path)), None, None)["train"]
     assert {row["label"] for _, row in part.rows} == {"valid", "invalid"}
+
+
+def test_numbers_of_tags_are_not_labels_of_words(tmp_path):
+    first = bertkit.init(write_rows(tmp_path / "a.jsonl", lines(tokens=["the", "cat"], ner_tags=[0, 1])))
+    assert "scheme" not in first.sections["task"]
+    raises(DataError, "its tags are numbers", read_data, first)
+
+
+def test_a_guessed_encoding_shows_what_it_reads(tmp_path):
+    (tmp_path / "a.csv").write_text(table("text,label", "güzel ışık {n},{side}"), encoding="cp1254")
+    assert "in this encoding it reads 'gьzel эюэk" in bertkit.init(tmp_path / "a.csv").why[-1]
+
+
+def test_sentences_without_spans_are_not_left_out_unasked(tmp_path):
+    rows = lines(text="cat N0 sat on the mat", spans=SPANS) + lines(text="a dog N0 ran away", count=40)
+    first = bertkit.init(write_rows(tmp_path / "a.jsonl", rows))
+    assert "missing_labels" not in first.sections["data"]
+    raises(DataError, "40 of 80 rows of train have no `spans`", read_data, first)
+
+
+def test_a_folder_of_a_label_may_be_empty(tmp_path):
+    for side in ("neg", "pos"):
+        write_rows(tmp_path / "train" / side / "1.txt", f"the cat was {side}")
+    (tmp_path / "train" / "aside").mkdir()
+    assert bertkit.init(tmp_path).sections["data"]["columns"] == {"text": "text", "label": "label"}
+
+
+def test_decimal_commas_are_numbers(tmp_path):
+    first = bertkit.init(write_rows(tmp_path / "a.csv", table("text;rating", "the cat {n} sat;{n},5")))
+    assert [*first.sections["data"]["columns"]] == ["text", "score"]
+    raises(DataError, "decimal comma", read_data, first)
+
+
+def test_positives_count_for_the_length(tmp_path):
+    rows = table("query,document", "where is cat {n}," + LONG * 9 + " {n}")
+    first = bertkit.init(write_rows(tmp_path / "p.csv", rows))
+    assert (first.recipe.task.name, first.recipe.model.max_length) == ("sentence-similarity", 256)
+
+
+def test_a_column_of_texts_alone_has_no_label_to_name(capsys, tmp_path):
+    told = refused(capsys, "init", write_rows(tmp_path / "t.csv", table("text", "the cat {n} sat")))
+    assert told.endswith("bertkit copy domain-minilm my.yaml\n")
+
+
+def test_a_line_without_an_end_is_not_read_whole(tmp_path):
+    with gzip.open(tmp_path / "a.csv.gz", "wb") as packed:
+        packed.write(b"text,label\n" + b"x" * 60_000_000)
+    tracemalloc.start()
+    layout_of(tmp_path / "a.csv.gz", DataSpec(source="x"))
+    assert tracemalloc.get_traced_memory()[1] < 45e6
+    tracemalloc.stop()

@@ -5,7 +5,7 @@ import json
 import shlex
 import shutil
 from collections import Counter
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pandas
@@ -17,7 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multitask import OF, part, recipe
 from safetensors.torch import load_file, save_file
-from small import problems_of, raised, raises, read_csv, read_rows, refused, refuses, said, write_rows
+from small import (
+    of_family,
+    problems_of,
+    raised,
+    raises,
+    read_csv,
+    read_rows,
+    refused,
+    refuses,
+    said,
+    write_rows,
+)
 from steps import FirstStep, arguments
 from test_resume import files, killed
 from torch.testing import assert_close
@@ -25,7 +36,7 @@ from torch.testing import assert_close
 from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
 from bertkit.engine.batching import LengthBatches, TokenBatches
-from bertkit.engine.multitask import MixedBatches, shares
+from bertkit.engine.multitask import MixedBatches, SharedEncoder, shares
 from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
@@ -169,7 +180,8 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder, tm
     found = {}
     for parameter, gradient in step.gradients.items():
         _, of, inside = parameter.split(".", 2)
-        found[common_name(of.removeprefix("task-"), inside, alone[of.removeprefix("task-")])] = gradient
+        of = bytes.fromhex(of.removeprefix("task-")).decode()
+        found[common_name(of, inside, alone[of])] = gradient
     assert found.keys() == wanted.keys()
     for key, gradient in wanted.items():
         assert_close(found[key], gradient, rtol=1e-4, atol=1e-7)
@@ -196,7 +208,7 @@ def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder, tmp_path):
                 for key in changed
                 if key.split(".")[2] in "classifier crf qa_outputs vector_dense".split()
             ]
-            moved.append({name for name in OF for key in heads if f"task-{name}." in key})
+            moved.append({name for name in OF for key in heads if f"task-{name.encode().hex()}." in key})
             assert any("word_embeddings" in key for key in changed), "the encoder always learns"
 
     given = recipe(tiny_encoder, *OF)
@@ -516,7 +528,8 @@ def test_the_commands(tiny_encoder, tmp_path, capsys):
     assert "a good cat" in said(capsys, "predict", tmp_path / "run/sentiment", "a good cat")
     assert "RUN/NAME" in refused(capsys, "report", tmp_path / "run")
     raises(ModelError, "a run of several tasks", load, tmp_path / "run")
-    raises(RecipeError, "expected a recipe of one task", load_recipe, "multi-task-quickstart")
+    said_so = "expected a recipe of one task, found several tasks\n.*RUN/NAME/recipe.yaml"
+    raises(RecipeError, said_so, load_recipe, "multi-task-quickstart")
 
 
 # --- all tasks at once
@@ -669,3 +682,23 @@ def test_models_whose_encoders_differ_are_not_loaded_together(run, tmp_path):
     save_file(tensors, file, {"format": "pt"})
     raises(ModelError, r"its encoder differs.*encoder\.layer\.0\.output\.dense\.bias", load_tasks, folder)
     raises(ModelError, "a run of one task", load_tasks, run.folder / "entities")
+
+
+def test_the_name_of_a_task_does_not_decide_its_weight_decay(tiny_encoder, tmp_path):
+    part = trainer_of(tmp_path, recipe(tiny_encoder, *OF), max_steps=1).model.of(next(iter(OF)))
+    shared = SharedEncoder({"bias": Mock(extra_modules=lambda model: {})}, {"bias": part})
+    assert Trainer.get_decay_parameter_names(None, shared)
+
+
+def test_heads_with_global_attention_answer_as_by_themselves(tiny_encoder, tmp_path):
+    sizes = {"attention_window": 4, "sep_token_id": 3, "initializer_range": 0.5}
+    folder = of_family("longformer", tiny_encoder, tmp_path / "encoder", **sizes)
+    for names in (("sentiment", "entities"), ("entities", "sentiment")):
+        run = train(recipe(folder, *names, training={"max_steps": 1}), tmp_path / names[0]).folder
+        together = load_tasks(run, precision="fp32")(TEXTS)
+        alone = load(run / "sentiment", precision="fp32")(TEXTS)
+        scores = [answer["sentiment"]["score"] for answer in together]
+        assert scores == pytest.approx([answer["score"] for answer in alone], abs=1e-6)
+        words = [word["score"] for answer in together for word in answer["entities"]["words"]]
+        entities = load(run / "entities", precision="fp32")(TEXTS)
+        assert words == pytest.approx([word["score"] for a in entities for word in a["words"]], abs=1e-6)

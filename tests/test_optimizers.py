@@ -232,3 +232,26 @@ def test_stable_adamw_is_saved_and_loaded_too(tmp_path):
     for place in range(2):
         step(place, -0.3)
     assert torch.equal(*weights)
+
+
+class Nesting(torch.optim.AdamW):
+    """Keeps tensors where bitsandbytes 0.50 does."""
+
+    def state_dict(self):
+        state = super().state_dict()
+        for number, values in state["state"].items():
+            nested = {name: value for name, value in values.items() if name != "step"}
+            state["state"][number] = {"step": values["step"], "__bnb_optimizer_quant_state__": nested}
+        return state
+
+
+def test_nested_states_are_saved_and_loaded_too(tmp_path):
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizers = (Nesting([weights[0]]), torch.optim.AdamW([weights[1]]))
+    plans = [torch.optim.lr_scheduler.LambdaLR(each, lambda _: 1.0) for each in optimizers]
+    weights[0].grad = torch.ones(3)
+    optimizers[0].step()
+    checkpoint.save_optimizer(tmp_path, optimizers[0], plans[0], None)
+    checkpoint.load_optimizer(tmp_path, optimizers[1], plans[1], None)
+    moments = [each.state[weight]["exp_avg"] for each, weight in zip(optimizers, weights, strict=True)]
+    assert torch.equal(*moments)

@@ -146,6 +146,9 @@ def test_masks_beyond_the_limit_stay(tiny_encoder):
     item = masks.MaskedItem(np.zeros(len(COUNTED)), [([ing], [1.0])])
     (answer,) = task.decode([item], task.encode(rows), rows)
     assert answer == {"filled": "the ings [MASK]", "masks": [[{"token": "##ing", "id": ing, "score": 1.0}]]}
+    rows = Dataset.from_dict({"text": ["the " * 99 + "[MASK]"]})
+    (answer,) = task.decode([masks.MaskedItem(np.ones(len(COUNTED)), [])], task.encode(rows), rows)
+    assert answer == {"filled": rows["text"][0], "masks": []}
 
 
 @every_case

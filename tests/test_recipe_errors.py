@@ -80,6 +80,8 @@ VALUES = [
     ("task: ner", 1, "Write task: {name: token-classification}"),
     ("task: regression", 1, "Write task: {name: text-classification}"),
     ("early_stopping: false", 4, "found false\nRemove it."),
+    ("early_stopping: no", 4, "found text 'no'\nRemove it."),
+    ("hub: off", 4, "found text 'off'\nRemove it."),
     ("model: {name: x, path: x}", 2, "Use `model.name`"),
     ("data: {source: x, train: a.csv}", 3, "Use `data.source.train`"),
     ("data: {source: x, dev: 0.1}", 3, "Use `data.validation`"),
@@ -295,6 +297,7 @@ verify: !!bool true
 
 OVERRIDES = [
     ("verify", "no `=`"),
+    ("data.delimiter=|", '| is written as "|", in quotes'),
     ("", "no key"),
     ("data.group_by=#customer", "follows # as a comment"),
     ("data.group_by=Sentence #", "Write 'data.group_by=\"Sentence #\"'"),

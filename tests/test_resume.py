@@ -869,3 +869,12 @@ def test_two_callbacks_of_one_class_are_restored_each(tiny_encoder_with_dropout,
     run = killed(recipe, tmp_path / "run", callbacks=[Counting(1), Counting(10)])
     train(recipe, run.folder, resume=True, callbacks=[Counting(1), Counting(10)])
     assert sums == {1: 12, 10: 120}
+
+
+def test_told_where_only_the_best_is_saved_it_is_saved_too(tiny_encoder_with_dropout, tmp_path):
+    changes = ("training.save_strategy=best", "training.eval_strategy=epoch", "training.learning_rate=1e-30")
+    usual = [change for change in RHYTHM if "eval" not in change]
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *usual, *changes)
+    told = Told(12, signal.SIGINT)  # in the last step, whose score is that of the others
+    raised(KeyboardInterrupt, train, recipe, tmp_path / "run", callbacks=[told])
+    assert latest_intact(tmp_path / "run/checkpoints/seed-42")[0].name == "checkpoint-12"

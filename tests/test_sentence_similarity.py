@@ -383,6 +383,11 @@ def test_ranks_and_their_scores():
             {},
             r"two labels, but train has a, b, c\n.*text-classification, which supports pairs too",
         ),
+        (
+            {"text_a": TEXTS, "text_b": TEXTS, "score": [*range(8)]},
+            {"score_range": [8, 0]},
+            "task.score_range: has no effect on rows with `score` and loss cosent",
+        ),
     ],
 )
 def test_contradictions_are_said(columns, more, said, tiny_encoder):

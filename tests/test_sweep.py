@@ -542,3 +542,10 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
 
 
 # --- docs/scaling.md
+
+
+def test_a_folder_at_home(trainer, room, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = sweep(recipe_of(room), room / "space.yaml", "~/swept", trials=1, confirm=1)
+    assert done.folder == tmp_path / "swept"
+    assert Sweep("~/swept").results == done.results

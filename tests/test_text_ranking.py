@@ -239,7 +239,8 @@ def test_intervals_are_over_queries():
 def test_names_part_queries_of_one_text():
     assert query_numbers("a b a a".split(), None).tolist() == [0, 1, 0, 0]
     assert query_numbers("a b a a".split(), "1 1 2 a".split()).tolist() == [0, 0, 1, 2]
-    assert query_numbers("a b a a".split(), ["1", None, None, "a"]).tolist() == [0, 1, 2, 3]
+    assert query_numbers("a b a a".split(), ["1", None, "", "a"]).tolist() == [0, 1, 2, 3]
+    assert query_numbers("a b a".split(), ["", "", ""]).tolist() == [0, 1, 0]
 
 
 # --- what the data settle

@@ -386,7 +386,9 @@ def test_a_run_killed_after_its_results_is_completed(tiny_encoder, tmp_path):
 
 def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path / "here", tiny_encoder)
-    raises(UserError, "is not empty", train, recipe, tmp_path / "here")
+    error = raises(UserError, "is not empty", train, recipe, tmp_path / "here")
+    assert "resume" not in str(error)
+    raises(UserError, "is not a run.*\n.*Use a new folder", train, recipe, tmp_path / "here", resume=True)
     (tmp_path / "file").write_text("mine")
     raises(UserError, "is a file", train, recipe, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
@@ -459,6 +461,7 @@ def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
     error = raises(UserError, "the loss is nan at step 6, over", train, recipe, tmp_path / "run")
     told = str(error).replace(f"{tmp_path}/", "")
     assert "learning_rate" in told
+    assert "bf16: false" in told
     rows = sorted({*seen[place - 2], *seen[place - 1]})
     assert ", over " + ", ".join(f"train.jsonl:{row + 1}, id row-{row}" for row in rows) in told
 
@@ -541,7 +544,7 @@ def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monke
     recipe = small.recipe(tmp_path, tiny_encoder, f"training.auto_find_batch_size={divide}")
     raises(
         RecipeError,
-        r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true",
+        r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true.*neither works for several tasks",
         train,
         recipe,
         tmp_path / "run",
@@ -824,6 +827,7 @@ def test_the_best_checkpoint_alone_is_saved(tmp_path, tiny_encoder):
         (["training.save_steps=3"], ("steps", "steps", 3, 3)),
         (["training.eval_steps=3", "training.save_steps=6"], ("steps", "steps", 3, 6)),
         (["training.eval_steps=3", "training.save_strategy=best"], ("steps", "best", 3, 3)),
+        (["training.eval_strategy=no", "training.save_steps=3"], ("no", "steps", None, 3)),
     ):
         training = small.recipe(tmp_path, tiny_encoder, *changes).training
         names = "eval_strategy save_strategy eval_steps save_steps".split()

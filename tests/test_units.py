@@ -17,7 +17,7 @@ from small import raises, read_as, write_rows
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import bertkit
-from bertkit.data import tagged, tagging
+from bertkit.data import tagged, tagging, units
 from bertkit.data.origin import Origin
 from bertkit.data.readers import read_rows
 from bertkit.data.scripts import joined
@@ -377,3 +377,9 @@ def test_real_files_lose_no_entity(name):
         assert [(span["start"], span["end"]) for span in spans] == [
             (places[a][0], places[b - 1][1]) for _, a, b in entities_of_tags
         ]
+
+
+@pytest.mark.parametrize("tokens", [["Hello", "！", "@user"], ["in", "東京", "now"]])
+def test_a_row_in_another_script_keeps_a_tag_per_token(tokens):
+    rows = Dataset.from_dict({"tokens": [["Ada", "met", "Bo"], tokens], "tags": [["B-X", "O", "O"]] * 2})
+    assert [len(places) for places in units.sentences(rows, "words")[1]] == [3, 3]

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except OSError as error:  # a full disk, a folder without write permission: no file has its final name yet
         fix = "Free some space, then run the same command again."
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             fix = "Check the path and its permissions."
         problem = Problem(str(error.filename or "the output"), str(error.strerror or error), fix)
         say(f"error: {problem}", file=sys.stderr)
@@ -106,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         fix = "Free memory of the device, or use smaller batches: bertkit.load(RUN, batch_size=8) in Python."
         what = first_line(error)
-        if type(error).__name__ != "OutOfMemoryError":  # of torch, which may not be imported
+        if what == "Could not determine home directory.":  # of pathlib
+            fix = "Check the path: after ~ comes / or the name of a user."
+        elif type(error).__name__ != "OutOfMemoryError":  # of torch, which may not be imported
             # a panic in Rust, as in tokenizers, which is not an Exception
             if type(error).__module__ != "pyo3_runtime":
                 raise

@@ -271,9 +271,10 @@ def _repeats(seen: _Seen, split: str, data: Data) -> tuple[Ints, Ints]:
     if target is None or target not in rows.column_names or data.columns[target].unordered or not len(pairs):
         differ = np.zeros(len(pairs), dtype=bool)
     else:
-        named = names_of(data.columns[target]) if data.columns[target].names else None
+        column = data.columns[target]
+        named = names_of(column) if column.names or column.holds == "labels" else None
         values = (column_values(rows.select(side), target) for side in pairs.T)
-        values = (map(named, side) if named else side for side in values)
+        values = (map(sorted, map(named, side)) if named else side for side in values)
         differ = np.fromiter((one != other for one, other in zip(*values, strict=True)), bool, len(pairs))
     return pairs[~differ], pairs[differ]
 

@@ -84,6 +84,8 @@ def named_records(records: Records, spec: DataSpec, problems: Problems, prefix: 
             fix = f"quote fields that contain the delimiter, or {setting('extra_fields', 'ignore')}"
             if few:
                 fix = f"complete these rows; to train without them, {setting('missing_fields', 'ignore')}"
+            if few and any('"' in field[:1] + field[-1:] for field in fields):
+                fix = f"if quotes group fields, {setting('format', 'csv')}, with the file's delimiter"
             what = f"expected {counted(len(names), 'field')}, found {len(fields)}"
             problems.add(f"{prefix}{number}", what, fix)
         elif fields == names and number == 1:

@@ -28,7 +28,7 @@ def layout_of(path: Path, spec: DataSpec) -> Json:
     if reader in ("xlsx", "parquet"):
         return {}
     with opened(path) as stream:
-        content = b"".join(stream.readlines(BEGINNING))
+        content = stream.read(BEGINNING) + stream.readline(BEGINNING)
     mark = next(filter(content.startswith, MARKS), b"")
     encoding = MARKS.get(mark) or _encoding(content)
     layout = Json(encoding=encoding)

@@ -310,7 +310,7 @@ def _groups(rows: Sequence[Row], group_by: str, places: Origin, part: str) -> It
     cells = (row.get(group_by) for row in rows)
     keys = [str(key) if isinstance(key, list | dict) else key for key in cells]
     for number, group in zip(places.number, convert(keys, group_by, BY, places), strict=True):
-        yield hash(group.removesuffix(".0") if group else (part, number))
+        yield hash(group.removesuffix(".0") if group and group.strip() else (part, number))
 
 
 def _cells(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SAMPLE = "sample:"
-_SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
+_SHARD = re.compile(r"-\d{5}-of-(\d{5})(-[0-9a-f]+)?$")
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,9 @@ def files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
         if len(paths) > 1 and not all("-of-" in p.name for p in paths):
             fix = f"name the one that is meant:  data: {{source: {{{split}: {paths[0]}}}}}"
             problems.add(str(folder), f"two files for {split}: {', '.join(p.name for p in paths)}", fix)
+        elif (shard := _SHARD.search(uncompressed(paths[0]).stem)) and int(shard[1]) != len(paths):
+            what = f"{len(paths)} files for {split}, of {int(shard[1])} shards"
+            problems.add(str(folder), what, "Complete them, or name the files in data.source.")
     problems.raise_if_any()
     if not matched:
         content = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"

@@ -100,10 +100,11 @@ def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Plac
     texts = list[str]()
     places = list[Places]()
     names = [name for name in ("tokens", "text") if name in rows.column_names]
+    tagged = "tags" in rows.column_names  # a tag per token, which `validate_rows` has checked
     for number, values in enumerate(zip(*(rows[name][:] for name in names), strict=True)):
         row = dict(zip(names, values, strict=True))
         text = text_of(row)
-        by_spaces = "text" not in row and text == " ".join(row["tokens"])
+        by_spaces = tagged or ("text" not in row and text == " ".join(row["tokens"]))
         of_tokens = "tokens" in row and (unit == "given" or (unit == "words" and by_spaces))
         try:
             of_row = places_of(row) if "tokens" in row else []

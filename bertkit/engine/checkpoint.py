@@ -85,7 +85,7 @@ class CheckpointTrainer(Trainer):
         """A new best model is saved at once, because it is loaded at the end."""
         best = super()._determine_best_metric(metrics, trial)
         self.control.should_save |= best and self.args.load_best_model_at_end
-        return bool(best)
+        return bool(best or self.control.should_save)  # `save_strategy: best` sets should_save to it
 
     @property
     def undecided(self) -> Json | None:
@@ -139,6 +139,8 @@ class CheckpointTrainer(Trainer):
 def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) -> None:
     """Write the state of the optimizer, the learning-rate schedule and fp16's loss scaler into `folder`."""
     state = optimizer.state_dict()
+    for values in state["state"].values():  # bitsandbytes nests its tensors
+        values.update(values.pop("__bnb_optimizer_quant_state__", {}))
     plain = {
         f"{part}.{index}.{name}": value
         for part, entries in (("state", state["state"].items()), ("groups", enumerate(state["param_groups"])))

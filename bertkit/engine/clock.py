@@ -46,7 +46,7 @@ class Clock(TrainerCallback):
         it.
         """
         if self.budget is None:
-            return min(state.global_step / state.max_steps, 1.0)
+            return min(state.global_step / max(state.max_steps, 1), 1.0)
         elapsed = self.elapsed
         if args.world_size > 1:
             shared = torch.tensor(elapsed, dtype=torch.float64, device=args.device)

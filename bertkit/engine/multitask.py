@@ -178,7 +178,7 @@ class SharedEncoder(nn.Module):
 
 def _key(name: str) -> str:
     """The name of a task among modules, where `keys`, `type` or `crf` would be taken for something else."""
-    return f"task-{name}"
+    return f"task-{name.encode().hex()}"  # transformers looks for `bias` and `norm` in names
 
 
 @dataclass(frozen=True)

@@ -236,8 +236,11 @@ class Trainer(CheckpointTrainer):
             indices = [index for batch in islice(self.batches, start, start + micro) for index in batch]
             rows = listed(self.data.row_locations(self.batches, indices), MAX_ROWS_SHOWN)
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {rows}"
-            fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
-            raise UserError("training", what, fix + " Earlier checkpoints are intact.")
+            fix = (
+                "Lower training.learning_rate, or check the rows with `bertkit check`. On a GPU without bf16, "
+                "train in fp32: training: {bf16: false}. Earlier checkpoints are intact."
+            )
+            raise UserError("training", what, fix)
         return loss
 
     def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:

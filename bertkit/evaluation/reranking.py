@@ -32,7 +32,7 @@ def query_numbers(queries: Iterable[str], names: Iterable[str | None] | None) ->
     """
     numbers: dict[tuple[bool, str], int] = {}
     pairs = zip(queries, repeat(None) if names is None else names, strict=False)
-    keys = ((name is None, query if name is None else name) for query, name in pairs)
+    keys = ((not name, name or query) for query, name in pairs)
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64)
 
 

@@ -44,7 +44,8 @@ class CachedEncoder:
         self.outputs: list[Any] | None = None
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
-        if self.outputs is None:
+        # only some heads of Longformer ask for global attention
+        if self.outputs is None or inputs.get("global_attention_mask") is not None:
             return self.forward(*args, **inputs)
         self.outputs = self.outputs or [self.forward(*args, **inputs)]
         return self.outputs[0]

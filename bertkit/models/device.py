@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit import processes
-from bertkit.errors import extras_required
+from bertkit.errors import UserError, extras_required
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,11 @@ def best_device() -> torch.device:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return torch.device("cpu")
-    return torch.device(accelerator.type, processes.local_rank())
+    rank = processes.local_rank()
+    if rank and rank >= torch.accelerator.device_count():
+        what = f"{rank}, but this machine has fewer accelerators"
+        raise UserError("LOCAL_RANK", what, "Start a process per accelerator, or set training.use_cpu=true.")
+    return torch.device(accelerator.type, rank)
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[Any]:

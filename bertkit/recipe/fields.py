@@ -115,7 +115,7 @@ def _saving(training: Json) -> Json:
     strategy = training.get("eval_strategy", training.get("save_strategy", default))
     strategy = default if strategy == "best" else strategy  # which says when to save, not when to evaluate
     steps = {"eval_steps": step, "save_steps": step} if step is not None and strategy == "steps" else {}
-    return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
+    return {"eval_strategy": strategy, "save_strategy": default if strategy == "no" else strategy, **steps}
 
 
 class TaskPart(Section):

@@ -44,7 +44,7 @@ PAIRED = {
 MOST_LABELS = 200
 MOST_NUMBERS = 10  # whole ones that are classes, in a column of another name
 LONGER = 4  # times the words of the next column: the text
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d*)?([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _DATE = re.compile(r"(\d{4}[-./]\d\d?[-./]\d\d?|\d\d?[-./]\d\d?[-./]\d{2,4}).*")
 _NO_LABEL = re.compile(r"(.*[\W_])?(id|idx|index|date|time|timestamp|year|url)", re.IGNORECASE)
@@ -309,4 +309,6 @@ def _choose(table: Table, taken: Sequence[str | None], option: str) -> Column:
 def _unclear(what: str, columns: Iterable[Column], option: str) -> UserError:
     lines = "".join(column.line() for column in columns)
     twice = "; twice for a pair" if option == "text" else ""
+    if not lines:
+        return UserError("", what, "Add a column. For texts alone: bertkit copy domain-minilm my.yaml")
     return UserError("", f"{what}:{lines}", f"Name it: --{option} NAME{twice}")

@@ -25,7 +25,7 @@ from bertkit.recipe.guess import NAMES, Column, Guess, guess, length
 from bertkit.recipe.recipe import Recipe, parse_data_spec
 from bertkit.recipe.yaml import parse, written
 from bertkit.sections import MEMORY, DataSpec
-from bertkit.text import Json, counted, json_line
+from bertkit.text import Json, beginning, counted, json_line
 
 MOST_ROWS = 5000  # that are looked at
 ENGLISH = "sentence-transformers/all-MiniLM-L6-v2"
@@ -140,12 +140,17 @@ def init(
         needs["labels_separator"] = target.separator
     columns = {canonical: column.source for canonical, column in chosen.columns.items()}
     section = {**section, "columns": columns, **needs, **section}  # in the order that people read
-    if len(target.values) < rows_seen and "answers" not in chosen.columns:
+    if len(target.values) < rows_seen and chosen.columns.keys().isdisjoint({"answers", "spans"}):
         section.setdefault("missing_labels", "ignore")
     if target.holds in ("label", "labels") and not target.names and variants(Counter(target.labels)):
         section.setdefault("labels", "casefold")
     sections, comments = _settings(chosen, model)
     why = [*chosen.lines(), seen, *(f"{key}: {json_line(value)}" for key, value in needs.items())]
+    if "encoding" in needs:
+        cells = chain.from_iterable(column.values for column in chosen.columns.values())
+        words = (word for cell in cells for word in str(cell).split() if not word.isascii())
+        shown = beginning(" ".join(islice(words, 5)), 60)
+        why.append(f"in this encoding it reads {shown!r}; if that is wrong, add data.encoding=NAME")
     return FirstRecipe({**sections, "data": section}, {**comments, "source": seen}, why)
 
 
@@ -156,7 +161,9 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
     folders = ("qrels", "dataset_dict.json", "state.json")  # of BEIR, and of a data set that was saved
     if spec.source != MEMORY and not any((source / name).exists() for name in folders):
         texts = texts_at(source, spec)
-        files = [*texts.get("train", {}).values()] or [files_at(source, spec).get("train", [source])]
+        files = [*filter(None, texts.get("train", {}).values())] or [
+            files_at(source, spec).get("train", [source])
+        ]
         file = files[0][0]
         if file.is_file():
             needs |= layout_of(file, spec)
@@ -184,7 +191,8 @@ def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[s
     *inputs, target = columns.values()
     english = share((str(cell) for column in inputs for cell in column.values), "A-Za-z") >= LETTERS
     encoder = model or (ENGLISH if english else MULTILINGUAL)
-    cells = [column.cells for column in inputs]
+    read = columns.values() if "positive" in columns else inputs
+    cells = [column.cells for column in read]
     lengths = sorted(sum(map(length, row)) for row in zip(*cells, strict=True))
     most = lengths[int(0.95 * (len(lengths) - 1))]
     needed = max(TOKENS * most, CONTEXT if "context" in columns else 0)
@@ -202,7 +210,7 @@ def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[s
         comments["name"] = "small, for English" if english else "small, for 1,833 languages"
     if "context" in columns:
         task["stride"] = 3 * size // 8
-    if "tags" in columns and without_prefixes(target.labels):
+    if "tags" in columns and without_prefixes(target.labels) and not target.labels[0].isdecimal():
         task |= {"data_scheme": "IO"} if "O" in target.labels else {"scheme": "none"}
     elif not columns.keys().isdisjoint({"tags", "spans"}):
         task["head"] = "crf"

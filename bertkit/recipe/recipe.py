@@ -109,7 +109,7 @@ def read(
     fill_sections(stated, plain, report)
     apply_overrides(stated, overrides, report)
     if "tasks" in stated and not several:
-        fix = "Use one of its tasks: RUN/NAME."
+        fix = "Use a recipe of one task; a run has them: RUN/NAME/recipe.yaml."
         report.add(KeyProblem(("tasks",), "expected a recipe of one task, found several tasks", fix))
         report.raise_if_any()
     checked = check_parts(stated, report, check_files, own_metrics)

@@ -45,7 +45,7 @@ class Sweep:
     folder: Path  # a str becomes one
 
     def __post_init__(self) -> None:
-        vars(self)["folder"] = Path(self.folder)
+        vars(self)["folder"] = Path(self.folder).expanduser()
 
     @property
     def results(self) -> Json:
@@ -106,7 +106,7 @@ def sweep(
     recipe = cast(Recipe, read(recipe, data, overrides, several=False))
     if problems := [*_problems(trials, timeout, confirm)]:
         raise UserError(problems)
-    folder = Path(output_dir)
+    folder = Path(output_dir).expanduser()
     base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
     variants = read_space(space, base)

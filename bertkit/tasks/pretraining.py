@@ -319,7 +319,9 @@ class Pretraining(Task[PretrainingOptions]):
                 guesses[row] = item.guesses
         require_finite((np.isfinite(row).all() for row in sums), "documents")
         return [
-            filled(text, guesses[row], self.tokenizer) if row in guesses else _counts(sums[row])
+            filled(text, guesses.get(row, ()), self.tokenizer)
+            if str(self.tokenizer.mask_token) in text
+            else _counts(sums[row])
             for row, text in enumerate(rows["text"])
         ]
 

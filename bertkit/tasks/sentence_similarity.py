@@ -124,10 +124,12 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
                 f"{loss} does not support the rows' column `{target}`",
                 f"Use {' or '.join(LOSSES[target])}, or leave it out.",
             )
-        for key in ("labels", "threshold") if target != "label" else ():
+        idle = ["labels", "threshold"] * (target != "label")
+        idle += ["score_range"] * (target != "score" or loss != "cosine-mse")
+        for key in idle:
             if getattr(options, key) is not None:
-                what = f"has no effect on rows with `{target}`"
-                raise DataError(f"task.{key}", what, "Remove it, or map a `label`.")
+                what = f"has no effect on rows with `{target}` and loss {loss}"
+                raise DataError(f"task.{key}", what, "Remove it.")
         settled: OptionValues = {"loss": loss}
         if target == "label":
             settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))

@@ -74,11 +74,11 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
         raise UserError(
             folder,
             "holds a finished run" if run.finished else "is not empty",
-            "Choose another folder" + ("." if run.finished else ", or resume it."),
+            "Choose another folder" + (", or resume it." if stored.is_file() and not run.finished else "."),
         )
     if not stored.is_file():
         raise UserError(
-            folder, "is not a run: it has no recipe.yaml", "Start without resume, or use the folder of a run."
+            folder, "is not a run: it has no recipe.yaml", "Use a new folder, or the folder of a run."
         )
     text = to_yaml(recipe)
     before = stored.read_text(encoding="utf-8", errors="replace")

@@ -45,10 +45,11 @@ logger = logging.getLogger(__name__)
 DONE = "done.json"  # in the folder of a seed or fold: what became of its training
 METHODS = {"head": head.fit, "contrastive": contrastive.fit}  # by `Task.method`
 MEMORY_ADVICE = (
-    "Set training: {auto_find_batch_size: true}, which takes the same steps in smaller parts, or "
-    "{activation_checkpointing: true}, which needs less memory. Or lower per_device_train_batch_size and "
-    "raise gradient_accumulation_steps as much; or lower model.max_length. In an evaluation, lower "
-    "per_device_eval_batch_size."
+    "Set training: {auto_find_batch_size: true}, which takes the same steps in smaller parts (not in "
+    "retrieval and sentence-similarity), or {activation_checkpointing: true}, which needs less memory; "
+    "neither works for several tasks. Or lower per_device_train_batch_size (with `batching`, "
+    "batching.tokens) and raise gradient_accumulation_steps as much; or lower model.max_length. In an "
+    "evaluation, lower per_device_eval_batch_size."
 )
 
 
