@@ -714,10 +714,10 @@ def test_a_token_is_never_told(monkeypatch):
     assert "very-secret" not in json.dumps(found) + doctor_text(found)
 
 
-def test_a_full_quota_is_a_full_disk(capsys, monkeypatch, tmp_path):
+def test_a_full_quota_is_a_full_disk(capfd, monkeypatch, tmp_path):
     full = Mock(side_effect=OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)))
     monkeypatch.setattr("os.replace", full)
-    assert "Free some space" in refused(capsys, "copy", "quickstart", tmp_path / "a.yaml")
+    assert "Free some space" in refused(capfd, "copy", "quickstart", tmp_path / "a.yaml")
 
 
 def test_a_slash_is_missing_after_a_tilde(capsys):

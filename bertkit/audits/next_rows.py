@@ -80,10 +80,9 @@ def next_part(
         reader = replace(predictor, task=with_word_scores(predictor.task), columns={})
         answers = list(reader.stream(rows))
     read = [source for name in rows[0] for source in columns_of(recipe.data.columns.get(name, name))]
-    new = [name for name in read if name not in rows[0]]
-    columns = [
-        name for name in new if all(name in row for row in unlabelled.originals)
-    ]  # the page shows those by their canonical name
+    # the page shows canonical columns anyway; and a file may have those in place of the mapped ones
+    named = set(read).difference(rows[0]).intersection(*unlabelled.originals)
+    columns = [name for name in read if name in named]
     return next_rows(unlabelled, answers, columns)
 
 

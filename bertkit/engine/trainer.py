@@ -237,8 +237,8 @@ class Trainer(CheckpointTrainer):
             rows = listed(self.data.row_locations(self.batches, indices), MAX_ROWS_SHOWN)
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {rows}"
             fix = (
-                "Lower training.learning_rate, or check the rows with `bertkit check`. On a GPU without bf16, "
-                "train in fp32: training: {bf16: false}. Earlier checkpoints are intact."
+                "Lower training.learning_rate, or check the rows with `bertkit check`. On a GPU without "
+                "bf16, train in fp32: training: {bf16: false}. Earlier checkpoints are intact."
             )
             raise UserError("training", what, fix)
         return loss

@@ -149,7 +149,7 @@ def init(
     if "encoding" in needs:
         cells = chain.from_iterable(column.values for column in chosen.columns.values())
         words = (word for cell in cells for word in str(cell).split() if not word.isascii())
-        shown = beginning(" ".join(islice(words, 5)), 60)
+        shown = beginning(" ".join(words), 60)
         why.append(f"in this encoding it reads {shown!r}; if that is wrong, add data.encoding=NAME")
     return FirstRecipe({**sections, "data": section}, {**comments, "source": seen}, why)
 
