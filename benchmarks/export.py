@@ -87,7 +87,7 @@ def latency(run: Any) -> float:
 
 
 def peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def metric(predictor: Any, spec: argparse.Namespace) -> float | None:

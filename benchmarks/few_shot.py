@@ -37,10 +37,11 @@ def by_hand(
     x, x_dev = encoder.fit_transform(train["text"]), encoder.transform(dev["text"])
     x, x_dev = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (x, x_dev))
     model: Any = LogisticRegression(max_iter=1000)
-    if kind == "C by CV":
+    folds = min(5, int(train["label"].value_counts().min()))
+    if kind == "C by CV" and folds > 1:  # of one row nothing can be held out
         model = LogisticRegressionCV(
             Cs=STRENGTHS,
-            cv=min(5, int(train["label"].value_counts().min())),
+            cv=folds,
             scoring="neg_log_loss",
             max_iter=1000,
             l1_ratios=(0,),

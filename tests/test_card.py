@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import ModelError
 from bertkit.files import read_json
+from bertkit.models.encoder import load_tokenizer
 from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
 from bertkit.report.facts import local_paths, read_facts
 from bertkit.tasks import get_task
@@ -297,3 +298,13 @@ def test_a_card_does_not_count_truncated_rows_where_answers_do_not_tell(tiny_enc
     text = card(read_facts(finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder))
     assert "Texts are truncated to 128 tokens." in text
     assert "were longer" not in text
+
+
+def test_a_card_has_the_mask_of_its_tokenizer(tiny_encoder, tmp_path):
+    run = finished(BY_ID["mlm-nsp"], tiny_encoder, tmp_path / "run", hub=HUB)
+    tokenizer = load_tokenizer(run.model)
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    tokenizer.save_pretrained(run.model)
+    text = write_card(run).read_text()
+    assert "one <mask> in it" in text
+    assert "[MASK]" not in text

@@ -722,3 +722,11 @@ def test_a_full_quota_is_a_full_disk(capfd, monkeypatch, tmp_path):
 
 def test_a_slash_is_missing_after_a_tilde(capsys):
     assert "after ~ comes /" in refused(capsys, "predict", "~nobody-here/x", "a text")
+
+
+def test_an_option_may_begin_at_home(capsys, tmp_path, monkeypatch):
+    """In `--output=~/r.yaml` a shell leaves ~ as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = write_rows(tmp_path / "a.csv", "text,label\n" + "good cat,a\nbad dog,b\n" * 20)
+    said(capsys, "init", file, "--output=~/r.yaml")
+    assert "r.yaml: already exists" in refused(capsys, "init", file, "--output=~/r.yaml")

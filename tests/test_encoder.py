@@ -43,7 +43,14 @@ from bertkit.inference.predictor import load, model_folder
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models import download
 from bertkit.models import encoder as module
-from bertkit.models.encoder import Encoder, load_config, load_model, load_tokenizer, resolve_encoder
+from bertkit.models.encoder import (
+    Encoder,
+    load_config,
+    load_model,
+    load_tokenizer,
+    resolve_encoder,
+    save_tokenizer,
+)
 from bertkit.models.trained_parts import freeze, merged, save_adapter, with_lora
 from bertkit.models.untrusted import vet
 from bertkit.sections import Freeze, Lora, ModelSpec
@@ -781,3 +788,29 @@ def test_a_decoder_that_was_never_tied_leaves_the_rest_tied_and_adds_no_setting(
     config = AutoConfig.for_model("splinter", vocab_size=50, **SMALL)
     model = merged(with_lora(AutoModel.from_config(config), Lora(r=2, target_modules=["query"]), {}))
     assert "tie_word_embeddings" not in model.config.to_dict()
+
+
+def test_further_special_tokens_are_saved_by_the_name_that_transformers_4_reads(folder, tmp_path):
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<ent>"]})
+    save_tokenizer(tokenizer, tmp_path)
+    stated = read_json(tmp_path / "tokenizer_config.json")
+    assert "extra_special_tokens" not in stated
+    assert stated["additional_special_tokens"] == ["<ent>"]
+    assert load_tokenizer(vet(tmp_path)).extra_special_tokens == ["<ent>"]
+
+
+def test_relative_positions_that_nothing_computes_are_refused(folder):
+    change_json(folder / "config.json", position_embedding_type="relative_key")
+    raises(ModelError, "relative positions", resolve_encoder, spec(folder))
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["Wqkv"]])
+def test_lora_finds_layers_at_the_top_of_a_model(targets):
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = AutoConfig.for_model("modernbert", vocab_size=50, pad_token_id=0, **sizes)
+    spec = Lora(target_modules=targets, layers_to_transform=[1])
+    adapted = with_lora(AutoModel.from_config(config), spec, {})
+    found = [name for name, layer in adapted.named_modules() if isinstance(layer, LoraLayer)]
+    assert found
+    assert all(".layers.1." in name for name in found)

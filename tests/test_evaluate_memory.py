@@ -411,3 +411,8 @@ def test_a_file_is_read_whatever_rows_the_run_learned(tiny_encoder, tmp_path):
         for text in ("the cat", "the dog")
     )
     assert cat != dog
+
+
+def test_a_number_that_is_none_is_among_the_missing():
+    found = rows_by_value(Dataset.from_dict({"n": [*map(str, range(100)), "NaN"]}), "n")
+    assert (len(found), found["(none)"]) == (5, [100])

@@ -18,6 +18,7 @@ from bertkit.data.origin import Origin
 from bertkit.data.schema import Column
 from bertkit.data.splits import fold_rows, folds, names_of
 from bertkit.data.table import Table
+from bertkit.data.values import text_keys
 from bertkit.errors import DataError, RecipeError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.recipe import load_recipe, to_yaml
@@ -341,3 +342,7 @@ def test_every_task_answers_its_training_rows_out_of_fold(case, tiny_encoder, tm
             assert all(sum(word["scores"].values()) == pytest.approx(1) for word in line["answer"]["words"])
     if case.options["name"] == "retrieval":  # a query is searched in the documents of all rows
         assert all(len(line["answer"]["found"]) == len(rows) for line in lines)
+
+
+def test_a_row_without_a_text_has_no_key():
+    assert [key is None for key in text_keys(["a", None, "A"])] == [False, True, False]

@@ -21,6 +21,7 @@ from bertkit.data import load
 from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.files import read_json
+from bertkit.inference.display import example
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.json_schema import json_schema
 from bertkit.sections import DataSpec
@@ -161,6 +162,7 @@ def test_a_number_may_be_read_beside_a_text(tiny_encoder):
     task = Priced(case.options, case.task(tiny_encoder).tokenizer, 32)
     predictor = Predictor(task, None, None, None, None, {})
     assert predictor.any_row(["text", "price"]) == {"text": "a", "price": 0}
+    assert '"price": 0' in example("r", task, task.inputs)
     assert "price" in str(TypeAdapter(RowReader(task, {}).annotation).json_schema())
 
 

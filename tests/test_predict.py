@@ -582,11 +582,12 @@ def test_a_pipe_is_read_once(learned, tmp_path):
         assert written.result() == len(text)
 
 
-def test_a_txt_holds_texts_though_the_run_learned_from_conll():
+def test_a_txt_holds_texts_though_the_run_learned_from_conll(tmp_path):
     of_run = DataSpec(source={"train": "eng.train"}, format="conll", header=["tokens", "tags"])
     assert like_data(of_run, "a.txt").format is None
     assert like_data(of_run, "eng.testb").format == "conll"
-    assert like_data(DataSpec(source={"train": "train.txt"}, format="conll"), "a.txt").format == "conll"
+    for source in ({"train": "train.txt"}, str(tmp_path)):
+        assert like_data(DataSpec(source=source, format="conll"), "a.txt").format == "conll"
 
 
 def test_a_folder_has_no_revisions(tiny_encoder):

@@ -18,11 +18,12 @@ from bertkit import evaluate, load
 from bertkit.cli.main import main
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError, UserError
-from bertkit.evaluation.ranking import searched
+from bertkit.evaluation.ranking import ids, searched
 from bertkit.files import read_json
 from bertkit.inference.evaluate import evaluate_two_stages, reranked
 from bertkit.inference.predictor import load_as
 from bertkit.models.encoder import load_tokenizer
+from bertkit.report import rankings
 from bertkit.retrieval.mining import mine, nearest
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
 from bertkit.tasks import vector_task
@@ -433,3 +434,14 @@ def test_documents_that_are_cut_are_counted(tiny_encoder):
     own = task(tiny_encoder)
     found = [finding.what for finding in own.check(own.encode(rows), "train")]
     assert any("1 of 2 rows (50.0%) is truncated at 32 tokens" in what for what in found), found
+
+
+def test_a_blank_id_is_no_id():
+    rows = {"query": ["a", "b", ""], "query_id": ["", "1", ""], "document": ["x", "y", "z"]}
+    assert [*ids(Dataset.from_dict(rows), "query")] == ["a", "1", ""]
+    for query in ("a", "b"):  # of two queries without an id
+        assert rankings._identity({"query": query, "group": ""}, "query") == query
+
+
+def test_a_depth_without_a_reranker_is_refused(tmp_path):
+    raises(UserError, "depth: has no effect without rerank", evaluate, tmp_path, depth=5)

@@ -527,3 +527,18 @@ def test_a_metric_of_rows_with_negatives_needs_them(tiny_encoder, tmp_path):
     )
     raises(RecipeError, "no metric 'triplet_accuracy'", train, load_recipe(written), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_positive_of_the_query_is_never_its_negative():
+    a, b, c = torch.randn(3, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    c[2] = b[1]
+    texts = torch.arange(9)
+    texts[1] = texts[0]  # one query with two positives
+    texts[8] = texts[4]  # the second of which is the negative of another query
+    scores = torch.nn.functional.cosine_similarity(a[:, None], torch.cat([b, c])[None], dim=-1)
+    left_out = {0: [1, 5], 1: [0, 5], 2: []}
+    by_hand = 0.0
+    for row, twins in left_out.items():
+        rivals = [column for column in range(6) if column not in twins]
+        by_hand += float(torch.logsumexp(scores[row, rivals], 0) - scores[row, row])
+    assert float(in_batch(a, b, c, texts, 1.0)) == pytest.approx(by_hand)

@@ -11,8 +11,9 @@ from zlib import crc32
 import lancedb
 import numpy as np
 import pytest
-from small import problems_of, raises
+from small import problems_of, raises, write_rows
 
+import bertkit
 from bertkit.data.problems import FirstSeen
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.retrieval import documents as documents_module
@@ -380,3 +381,11 @@ def test_a_second_writer_and_damage_that_the_database_calls_a_bad_value_are_told
     ):
         with pytest.raises(DataError, match=told), database_errors("uri"):
             raise error
+
+
+def test_a_store_at_home(tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "1", "text": "a cat"}])
+    bertkit.index(tiny_encoder, "~/s.store", rows)
+    assert bertkit.search("~/s.store", "cat")[0].id == "1"
+    assert (tmp_path / "s.store").is_dir()

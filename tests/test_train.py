@@ -827,7 +827,8 @@ def test_the_best_checkpoint_alone_is_saved(tmp_path, tiny_encoder):
         (["training.save_steps=3"], ("steps", "steps", 3, 3)),
         (["training.eval_steps=3", "training.save_steps=6"], ("steps", "steps", 3, 6)),
         (["training.eval_steps=3", "training.save_strategy=best"], ("steps", "best", 3, 3)),
-        (["training.eval_strategy=no", "training.save_steps=3"], ("no", "steps", None, 3)),
+        (["training.eval_strategy=no", "training.save_steps=3"], ("no", "steps", 3, 3)),
+        (["training.eval_strategy=no", "training.eval_steps=3"], ("no", "steps", 3, 3)),
     ):
         training = small.recipe(tmp_path, tiny_encoder, *changes).training
         names = "eval_strategy save_strategy eval_steps save_steps".split()

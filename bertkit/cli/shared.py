@@ -92,7 +92,12 @@ def flag(name: str, help: str, **options: Any) -> Argument:
 
 def path(name: str, help: str, metavar: str = "FILE", **options: Any) -> Argument:
     """An option that names a file or a folder."""
-    return argument(name, help, metavar=metavar, type=Path, **options)
+    return argument(name, help, metavar=metavar, type=_at_home, **options)
+
+
+def _at_home(text: str) -> Path:
+    """A path; also of `--output=~/x`, in which a shell leaves ~ as it is."""
+    return Path(os.path.expanduser(text))
 
 
 def say(*values: object, end: str = "\n", file: TextIO | None = None) -> None:

@@ -93,7 +93,7 @@ def check_pairs(table: Table) -> None:
     for row, (query_id, query, document_id, document, grade) in enumerate(zip(*columns, strict=False)):
         where = table.origin[row]
         for side, text, name in (("query", query, query_id), ("document", document, document_id)):
-            _, other = (False, None) if name is None else texts.add((side, name), hash(text), row)
+            _, other = texts.add((side, name), hash(text), row) if name else (False, None)
             if other is not None:
                 what = f"the {side} {short_repr(name)} has another text at {table.origin[other]}"
                 problems.add(where, what, OWN_ID)
@@ -101,8 +101,7 @@ def check_pairs(table: Table) -> None:
             continue
         if grade < 0 or grade != int(grade):
             problems.add(where, f"`grade` holds {grade:g}, where a whole number from 0 is expected", GRADES)
-        pair = query if query_id is None else query_id, document if document_id is None else document_id
-        _, other = grades.add(pair, grade, row)
+        _, other = grades.add((query_id or query, document_id or document), grade, row)
         if other is not None:
             problems.add(
                 where, f"the pair has another grade at {table.origin[other]}", "keep one of the two rows"

@@ -49,12 +49,16 @@ def contradictions(
     """What contradicts the options in the training rows. truth: each row's target; queries: its query's
     number.
     """
+    if loss == "listwise" and options.score_range:
+        yield Problem("task.score_range", "has no effect with loss listwise", "Remove it.")
     low, high = options.score_range or (min(truth), max(truth))
     if min(truth) == max(truth):
         what = f"every row of train has the target {low:g}; there is nothing to learn"
         yield Problem("data", what, "Add documents that are less relevant, or more.")
     elif not low <= min(truth) < max(truth) <= high:
-        what = f"[{low:g}, {high:g}], but targets of train go from {min(truth):g} to {max(truth):g}"
+        what = (
+            f"[{low:.15g}, {high:.15g}], but targets of train go from {min(truth):.15g} to {max(truth):.15g}"
+        )
         yield Problem("task.score_range", what, "Widen it, or leave it out.")
     if options.grouped and len(set(queries)) == len(queries):
         what = "true, but every query of train has one document"

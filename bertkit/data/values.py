@@ -153,14 +153,14 @@ def folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def text_keys(*columns: Iterable[str | Sequence[str]], unordered: int = 0) -> Iterator[int | None]:
+def text_keys(*columns: Iterable[str | Sequence[str] | None], unordered: int = 0) -> Iterator[int | None]:
     """For each row a number that rows with the same texts share, by `folded`; None for a row without any
     text.
 
     unordered: of so many of the first columns, the order of the texts does not count.
     """
     for texts in zip(*columns, strict=True):
-        normal = [folded(text if isinstance(text, str) else " ".join(text)) for text in texts]
+        normal = [folded(text if isinstance(text, str) else " ".join(text or ())) for text in texts]
         normal[:unordered] = sorted(normal[:unordered])
         yield hash(tuple(normal)) if any(normal) else None
 

@@ -169,7 +169,7 @@ def ids(rows: Dataset, side: str) -> Iterator[str]:
         return
     for name, text in zip(column_values(rows, f"{side}_id"), texts, strict=True):
         if text or side == "document":
-            yield text if name is None else str(name)
+            yield name or text
         else:
             yield ""
 

@@ -81,6 +81,9 @@ def explain(
     if input is not None:
         layout = one_text_per_line(Path(input), layout_of(fspath(source), str(input), overrides))
         rows = [row for _, row in read_rows(Path(input), layout)]
+        if absent := [name for name in columns.values() if name not in rows[0]]:
+            what = f"no column {absent[0]!r}; found {', '.join(rows[0])}"
+            raise DataError(str(input), what, "Correct the column.")
     elif isinstance(rows, list | tuple) and all(isinstance(row, str) for row in rows):
         rows = rows_of(predictor, rows)
     return explain_rows(predictor, rows)

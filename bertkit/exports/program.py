@@ -23,7 +23,7 @@ from bertkit.exports.graph import OPSET, Graph, batch_of, build, described
 from bertkit.exports.int8 import quantized
 from bertkit.files import folder_aside, is_taken, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
-from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
+from bertkit.inference.onnx_session import GRAPH, OnnxModel, onnx_runtime, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
 from bertkit.models.encoder import save_tokenizer
 from bertkit.sections import Batching
@@ -64,7 +64,7 @@ def export(
     >>> bertkit.export("runs/quickstart", "runs/onnx")["fp32"]["answers_differ"]
     0
     """
-    output = Path(output)
+    output = Path(output).expanduser()
     if is_taken(output):
         raise UserError(output, "already exists", "Use a new folder.")
     if max_drop != 0.005 and not int8:
@@ -202,7 +202,8 @@ def _unanswered(figures: Json) -> str:
 def _facts(reference: Reference, graph: Graph, folder: Path, exports: Json, seconds: float) -> Json:
     predictor = reference.predictor
     weights = sum(tensor.numel() * tensor.element_size() for tensor in predictor.model.state_dict().values())
-    libraries = ("bertkit", "torch", "onnx", "onnxscript", "onnxruntime")
+    libraries = ("bertkit", "torch", "onnx", "onnxscript")
+    runtime = {"onnxruntime": onnx_runtime().__version__}  # of a package of any name
     return {
         "task": predictor.task.name,
         "headline": predictor.task.metrics[0],
@@ -215,5 +216,5 @@ def _facts(reference: Reference, graph: Graph, folder: Path, exports: Json, seco
         "opset": OPSET,
         "sha256": sha256(folder / GRAPH),
         "seconds": seconds,
-        "versions": {name: version(name) for name in libraries},
+        "versions": {**{name: version(name) for name in libraries}, **runtime},
     }

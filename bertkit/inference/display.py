@@ -11,7 +11,7 @@ from typing import Any
 from bertkit.tasks import OURS
 from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm, Key
-from bertkit.text import Record, shell_word
+from bertkit.text import Json, Record, shell_word
 
 OUR_FORMS = [form for task in OURS.values() for form in task.forms]
 NAMES = {"set", *(field.name for form in OUR_FORMS for field in form.fields if field.holds == list[str])}
@@ -81,6 +81,10 @@ def flat(answer: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
+EXAMPLES: Json = {"number": 0, "numbers": [0], "words": ["a"], "tags": ["a"], "labels": ["a"]}
+"""What a column holds -> a value of it; text elsewhere."""
+
+
 def example(
     source: str | Path, task: type[Task] | Task, reads: Sequence[frozenset[str]], mask: str = "[MASK]"
 ) -> str:
@@ -92,7 +96,8 @@ def example(
     if {"text"} in reads:
         text = f"A text with one {mask} in it." if task.schema.special_tokens else "a text of yours"
         return f"{predict} '{text}'"
-    row = {name: column.about for name, column in task.schema.columns.items() if name in reads[0]}
+    columns = {name: column for name, column in task.schema.columns.items() if name in reads[0]}
+    row = {name: EXAMPLES.get(column.holds, column.about) for name, column in columns.items()}
     return f"echo {shell_word(json.dumps(row))} | {predict} --input -"
 
 

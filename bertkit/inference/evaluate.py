@@ -42,6 +42,7 @@ OF_SOURCE = "validation test limit splits exclude relabel fingerprint".split()
 # of a column; beyond, the rarest are scored as one, and numbers by quartile
 MOST_VALUES = 50
 MOST_NUMBERS = 20
+DEPTH = 20  # documents per query that a cross-encoder reorders
 NONE = "(none)"  # the name of a missing value
 
 
@@ -109,7 +110,7 @@ def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
     """
     places: dict[str, list[int]] = {}
     cells = column_values(rows, column)
-    values = [NONE if is_blank(cell) or cell != cell else str(cell) for cell in cells]
+    values = [NONE if is_blank(cell) or str(cell).lower() == "nan" else str(cell) for cell in cells]
     present = [value for value in values if value != NONE]
     names = {value: value for value in values}
     if len(set(present)) > MOST_NUMBERS:
@@ -218,7 +219,7 @@ def evaluate(
     task: str | None = None,
     metrics: Sequence[Any] = (),
     rerank: str | None = None,
-    depth: int = 20,
+    depth: int = DEPTH,
     by: str | None = None,
 ) -> Json:
     """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same
@@ -238,6 +239,8 @@ def evaluate(
     >>> 0 <= scores["metrics"]["accuracy"] <= 1
     True
     """
+    if rerank is None and depth != DEPTH:
+        raise UserError("depth", "has no effect without rerank", "Leave it out, or name a cross-encoder.")
     folder = Path(source).expanduser()
     if names := tasks_of_run(folder):
         if data is not None:

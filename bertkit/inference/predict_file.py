@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 from collections import Counter
@@ -50,13 +51,14 @@ class _Checked:
     numbered: Iterable[tuple[int, Json]]
     file: str
     columns: Collection[str]
-    table: bool
+    table: bool | None
     count: int = 0
 
     def __iter__(self) -> Iterator[Json]:
+        taken = () if self.table is None else ("answer",)
         for number, row in self.numbered:
             for name in row:
-                if name == "answer" or (self.table and str(name).startswith("answer.")):
+                if name in taken or (self.table and str(name).startswith("answer.")):
                     raise DataError(self.file, f"the rows have a column `{name}` already", "Rename it.")
             absent = [name for name in self.columns if name not in row]
             if absent:
@@ -108,7 +110,7 @@ def predict(
     2
     """
     file = str(input)
-    target = Path(output) if output else None
+    target = Path(output).expanduser() if output else None
     part = Shard.parse(shard)
     suffix = target.suffix if target else ".jsonl"
     if raw_cells and suffix != ".csv":
@@ -148,7 +150,7 @@ def predict(
         chosen = part.rows(file, total, predictor.task.chunk_size)
     start = chosen.start
     numbered = islice(_rows(file, spec, corpus, problems), start, chosen.stop)
-    checked = _Checked(numbered, file, columns.values(), table)
+    checked = _Checked(numbered, file, columns.values(), None if format else table)
     others = iter(checked)
     first = list(islice(others, 1))
     answered = list[str]()
@@ -247,7 +249,8 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     layout = parse_layout(overrides)
     kind = "".join(reader.name for reader in by_suffix(suffix_of(file))[:1])
     tables = ("csv", "tsv")
-    texts = kind == "txt" and ".txt" not in str(spec.source)  # one per line
+    of_run = str(spec.source)
+    texts = kind == "txt" and not (".txt" in of_run or os.path.isdir(of_run))  # one per line
     different = kind and spec.format and (texts or (kind in tables) != (spec.format in tables))
     changes: Json = {}
     if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:

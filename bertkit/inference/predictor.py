@@ -24,7 +24,7 @@ from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, RowsError, UserError
 from bertkit.files import not_a_run
 from bertkit.inference.decisions import Rule, decisions, identity
-from bertkit.inference.display import flat
+from bertkit.inference.display import EXAMPLES, flat
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
 from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
@@ -36,8 +36,6 @@ from bertkit.tasks.vector_task import stacked
 from bertkit.text import Json, Record, beginning, unique
 
 logger = logging.getLogger(__name__)
-
-_EXAMPLES: Json = {"number": 0, "numbers": [0], "words": ["a"], "tags": ["a"], "labels": ["a"]}
 
 Row = str | Record
 T = TypeVar("T")
@@ -214,7 +212,7 @@ class Predictor:
         inputs = next(filter(readable.issuperset, self.task.inputs), self.task.inputs[0])
         read = inputs | readable.intersection(schema.context)
         kinds = {name: schema.columns[name].holds for name in read}
-        return {name: _EXAMPLES.get(kind, "a") for name, kind in kinds.items()}
+        return {name: EXAMPLES.get(kind, "a") for name, kind in kinds.items()}
 
     def any_answers(self, names: Iterable[str]) -> Iterator[Answer]:
         """Answers to any row with these columns, without decisions and with them.

@@ -374,6 +374,8 @@ def save_tokenizer(
         stated = read_object(file)
         if stated.get("tokenizer_class") == "TokenizersBackend":  # both versions know its name in 4
             stated["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if extra := stated.pop("extra_special_tokens", None):  # a mapping in transformers 4
+            stated["additional_special_tokens"] = extra
         if config and not config.is_encoder_decoder and "type_vocab_size" not in config.to_dict():
             names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
             stated["model_input_names"] = names  # DistilBERT in transformers 4 takes no others

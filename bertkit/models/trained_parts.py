@@ -134,7 +134,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
             "peft.layers_to_transform", f"no layer {wrong[0]}", f"Layers of this model: 0 to {last}."
         )
     if layers:  # peft ignores the layers where targets are whole names
-        places = ((name, re.match(r".*?\.[^.]*\.(\d+)\.", name)) for name in names)
+        places = ((name, re.search(r"\.(\d+)\.", name)) for name in names)
         names = [name for name, place in places if place and int(place[1]) in layers]
     short = (name.rpartition(".")[2] for name in names)
     linear = dict.fromkeys(name for name in short if not name.isdigit())
@@ -144,6 +144,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         target_modules=targets or (["query", "value"] if pair else None),  # peft's choice for BERT
         exclude_modules=rf"({'|'.join(map(re.escape, of_head))}).*" if pair else None,
         modules_to_save=head,
+        layers_pattern=["[^.]*"] if layers else None,  # without it, a list of layers must not be at the top
     )
     try:
         with warnings.catch_warnings():  # peft uses a deprecated name of transformers

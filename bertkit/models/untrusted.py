@@ -47,7 +47,8 @@ ADVICE = "The file is damaged or hostile; download the model again."
 CORRECT = "Correct it in a copy of the model."
 REMOVE = "Rename the files to their usual names, and remove the key."
 CONVERT = (
-    "If you trust it, convert it once: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
+    "If you trust it, convert it once: from_pretrained(…).save_pretrained(…) of the class of its head, such "
+    "as AutoModelForMaskedLM, writes safetensors; AutoModel drops the head. Save its tokenizer there too."
 )
 
 
@@ -185,6 +186,8 @@ def _implausible(folder: Path) -> Iterator[Fault]:
     if config.get("quantization_config"):
         fix = "If you trust it, save it once in fp32 or bf16."
         yield file, "its weights are quantised, which is not supported", fix
+    if str(config.get("position_embedding_type")).startswith("relative"):
+        yield file, "has relative positions, which transformers 5 does not compute", "Use another encoder."
     widest = max(chain.from_iterable(shape for shape in shapes if 0 not in shape), default=0)
     sizes = _read_by_transformers(config) if shapes else {}
     for name, number in chain(sizes.items(), _lengths(sizes)):

@@ -114,8 +114,9 @@ def _saving(training: Json) -> Json:
     default = "epoch" if step is None else "steps"
     strategy = training.get("eval_strategy", training.get("save_strategy", default))
     strategy = default if strategy == "best" else strategy  # which says when to save, not when to evaluate
-    steps = {"eval_steps": step, "save_steps": step} if step is not None and strategy == "steps" else {}
-    return {"eval_strategy": strategy, "save_strategy": default if strategy == "no" else strategy, **steps}
+    saved = default if strategy == "no" else strategy
+    steps = {"eval_steps": step, "save_steps": step} if step is not None and saved == "steps" else {}
+    return {"eval_strategy": strategy, "save_strategy": saved, **steps}
 
 
 class TaskPart(Section):

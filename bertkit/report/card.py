@@ -45,6 +45,12 @@ def write_card(run: Run, repo_id: str | None = None) -> Path:
     with damage_as_error(run.folder):
         facts = read_facts(run.folder)
         text = card(facts, repo_id)
+        if facts.schema.corpus:
+            from bertkit.models.encoder import load_tokenizer
+            from bertkit.models.untrusted import vet
+
+            mask = load_tokenizer(vet(run.model)).mask_token
+            text = text.replace("one [MASK] in it", f"one {mask} in it")
         scored = leaderboard(facts)
         text.encode()  # fails on lone surrogates
     if path.is_file():

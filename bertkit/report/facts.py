@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import reduce
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,10 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     paths = local_paths(recipe)
 
     def public(text: str) -> str:
-        return reduce(lambda text, path: text.replace(path, Path(path).name), paths, text)
+        for path in map(Path, paths):  # whole ones: /data is not in facebook/data2vec
+            parts = re.split(rf"(?<![\w.-]){re.escape(str(path))}(?![\w-])", text)
+            text = path.name.join(parts)
+        return text
 
     data = dict(_mapping(root / "data.json", DATA))
     data["findings"] = [

@@ -38,7 +38,7 @@ def write_report(run: str | Path, output: str | Path | None = None) -> Path:
     NAME-mistakes.csv, but not beside a device. Raises ModelError for a folder that is not a finished run,
     UserError for damaged files.
     """
-    path = Path(output) if output else Path(run) / "report.html"
+    path = Path(output or Path(run) / "report.html").expanduser()
     table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
     with damage_as_error(run):
         facts = read_facts(run)

@@ -127,7 +127,7 @@ def _by_row(facts: Facts, measure: str, find: Callable[[Facts, int, Row], Mistak
 
 def place_of(row: Row) -> str:
     """The id of a row, if it has one, and its file and line."""
-    return ", ".join(str(row[name]) for name in ("id", "location") if row.get(name) is not None)
+    return ", ".join(str(row[name]) for name in ("id", "location") if row.get(name))
 
 
 def _labels(facts: Facts) -> Mistakes:

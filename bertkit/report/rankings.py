@@ -67,7 +67,7 @@ def _dcg(hits: Iterable[tuple[int, float]]) -> float:
 def _identity(row: Row, side: str) -> str:
     """What identifies a query or a document: its id, or else its text."""
     key = row.get(f"{side}_id", row.get("group") if side == "query" else None)
-    return str(row[side] if key is None else key)
+    return str(key or row[side])
 
 
 def target(row: Row) -> float:

@@ -69,7 +69,7 @@ def embed(
     """
     encode = cached_vectors(fspath(source), side)
     return embed_file(
-        encode, input, Path(output), column=column, overrides=overrides, shard=Shard.parse(shard)
+        encode, input, Path(output).expanduser(), column=column, overrides=overrides, shard=Shard.parse(shard)
     )
 
 

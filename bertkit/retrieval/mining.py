@@ -60,7 +60,7 @@ def mine(
     >>> mined.rows >= mined.queries
     True
     """
-    output = Path(output)
+    output = Path(output).expanduser()
     folder = Path(data)
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:

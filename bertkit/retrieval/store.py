@@ -48,8 +48,8 @@ class Store:
 
         Raises DataError: no store, or a folder with other files; ModelError: a store of another model.
         """
-        local = None if "://" in str(uri) else Path(uri)
-        uri = str(uri)
+        local = None if "://" in str(uri) else Path(uri).expanduser()
+        uri = str(local or uri)
         absent = Problem(uri, "is not a bertkit store", "Index documents first.")
         if local and not (local / f"{TABLE}.lance").is_dir():
             if encoder is None:

@@ -67,7 +67,7 @@ class Service:
     def example(self) -> Json:
         """A body of /predict."""
         row = self.predictor.any_row(("text",))
-        return {"rows": [{name: value if value == ["a"] else f"your {name}" for name, value in row.items()}]}
+        return {"rows": [{name: f"your {name}" if value == "a" else value for name, value in row.items()}]}
 
     async def predict(self, body: Any) -> Build:
         """/predict: rows of the task, or text-embeddings-inference's inputs."""

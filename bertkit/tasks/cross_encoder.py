@@ -64,8 +64,13 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
     settings = config.to_dict()
     file = folder / "config_sentence_transformers.json"
     current = settings.get("sentence_transformers")
+    stated = read_object(file) if file.is_file() else {}
+    prompts = stated.get("prompts")
+    if isinstance(prompts, dict) and prompts.get(str(stated.get("default_prompt_name"))):
+        fix = "Set it to null in a copy of the model, and prepend the prompt to queries."
+        raise ModelError(file, "default_prompt_name is set, but bertkit prepends no prompt to queries", fix)
     path = (
-        (read_object(file) if file.is_file() else {}).get("activation_fn")
+        stated.get("activation_fn")
         or (current.get("activation_fn") if isinstance(current, dict) else None)
         or settings.get("sbert_ce_default_activation_function")
         or ACTIVATIONS["sigmoid"]

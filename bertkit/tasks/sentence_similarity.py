@@ -148,7 +148,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             if not low <= least <= greatest <= high:
                 raise DataError(
                     "task.score_range",
-                    f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}",
+                    f"[{low:.15g}, {high:.15g}], but scores of train go from {least:.15g} to {greatest:.15g}",
                     "Widen it, or leave it out.",
                 )
         return settled

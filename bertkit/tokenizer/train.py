@@ -98,7 +98,7 @@ def train_tokenizer(
     29
     """
     files = [Path(file) for file in input]
-    output = Path(output)
+    output = Path(output).expanduser()
     spec = parse_layout(overrides)
     sizes = {
         "vocab_size": vocab_size,

@@ -162,6 +162,8 @@ def _reader(params: Features) -> LayerReader:
     run = Path(params.model).expanduser() / "model"
     name = str(run if (run / "config.json").is_file() else params.model)
     encoder = resolve_encoder(ModelSpec(name=name, revision=params.revision))
+    if params.revision and encoder.origin == "folder":
+        raise ModelError("revision", f"{params.model} is a folder, without revisions", "Leave it out.")
     files = fingerprint(encoder.folder)  # computed before they are vetted and read
     vet(encoder.folder)
     config = load_config(encoder.folder)

@@ -47,9 +47,9 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
     summed.
 
     Every other positive and every negative, of all processes, is a candidate; but not a text that is the
-    anchor's own positive, nor the positive of an anchor of the same text. anchors, positives: `(rows, size)`;
-    negatives: `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this
-    order. Returns `()`.
+    anchor's own positive, nor a positive of an anchor of the same text, wherever it stands. anchors,
+    positives: `(rows, size)`; negatives: `(any, size)`; texts: a number for the text of each anchor, positive
+    and negative, in this order. Returns `()`.
     """
     rows = len(anchors)
     query = texts[:rows]
@@ -62,7 +62,8 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
     # After the rows of the processes before.
     targets = torch.arange(rows, device=anchors.device) + sum(sizes[:rank])
     scores = scale * F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T
-    twins = (positive[:, None] == candidate_texts[None, :]) | (query[:, None] == queries[None, :])
+    asked = (query[:, None] == queries).float()
+    twins = asked @ (candidate_texts[:, None] == candidate_texts).float() > 0
     twins[torch.arange(rows, device=targets.device), targets] = False
     return F.cross_entropy(scores.masked_fill(twins, -torch.inf), targets, reduction="sum")
 
