@@ -727,6 +727,6 @@ def test_a_slash_is_missing_after_a_tilde(capsys):
 def test_an_option_may_begin_at_home(capsys, tmp_path, monkeypatch):
     """In `--output=~/r.yaml` a shell leaves ~ as it is."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    file = write_rows(tmp_path / "a.csv", "text,label\n" + "good cat,a\nbad dog,b\n" * 20)
+    file = write_rows(tmp_path / "a.csv", "text,label\n" + "".join(f"cat {n},{n % 2}\n" for n in range(40)))
     said(capsys, "init", file, "--output=~/r.yaml")
     assert "r.yaml: already exists" in refused(capsys, "init", file, "--output=~/r.yaml")

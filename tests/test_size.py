@@ -45,7 +45,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "samples": 0,
     "serving": 12_700,
     "sweeps": 4_800,
-    "tasks": 24_400,
+    "tasks": 24_500,
     "tokenizer": 2_100,
     "training": 10_700,
     "vectors": 5_000,
@@ -53,7 +53,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
 GROWTH = 1.15  # how much one sub-package may grow while another pays
 MOST_OF_ALL = 297_000
 MOST_OF_CORE = 216_600
-MOST_OF_TRAINING = 186_600  # what `import bertkit.training.train` brings
+MOST_OF_TRAINING = 186_700  # what `import bertkit.training.train` brings
 MOST_OF_TESTS = 373_400
 
 
