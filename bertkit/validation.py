@@ -226,11 +226,9 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
     fix = f"Known here: {', '.join(choices)}." if many else spelling_hint(value, expected)
     if isinstance(value, str | int | float) and (written := _WRITTEN.get(dotted(path))):
-        fix = (
-            "Remove it."
-            if str(value).lower() in ("false", "no", "off", "none")
-            else written.format(MEANT.get(str(value), value))
-        )
+        fix = written.format(MEANT.get(str(value), value))
+        if str(value).lower() in ("false", "no", "off", "none"):
+            fix = "Remove it."
     return KeyProblem(path, f"expected {listed}, found {describe(value)}{near}", fix)
 
 

@@ -221,11 +221,8 @@ def _limits(facts: Facts) -> Iterator[str]:
 def _reach(facts: Facts) -> str:
     """How much of a text the model reads. Raises ModelError if the predictions that tell it are gone."""
     most = f"{facts.recipe.model.max_length} tokens"
-    overflow = (
-        "block"
-        if facts.schema.corpus
-        else facts.options.get("overflow", "window" if "stride" in facts.options else "truncate")
-    )
+    unset = "window" if "stride" in facts.options else "truncate"
+    overflow = "block" if facts.schema.corpus else facts.options.get("overflow", unset)
     if overflow == "truncate" and not facts.rows:
         raise ModelError(
             f"{facts.name}/predictions/{facts.split}.jsonl",

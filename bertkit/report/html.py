@@ -87,7 +87,7 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
     """
     if len(runs) < 2:
         raise UserError("runs", "expected two runs or more, found one", "Add another run.")
-    path = Path(output or "comparison.html")
+    path = Path(output or "comparison.html").expanduser()
     facts = []
     for folder in runs:
         with damage_as_error(folder):
