@@ -416,3 +416,7 @@ def test_a_file_is_read_whatever_rows_the_run_learned(tiny_encoder, tmp_path):
 def test_a_number_that_is_none_is_among_the_missing():
     found = rows_by_value(Dataset.from_dict({"n": [*map(str, range(100)), "NaN"]}), "n")
     assert (len(found), found["(none)"]) == (5, [100])
+    assert [*rows_by_value(Dataset.from_dict({"language": ["nan", "nan", "en"]}), "language")] == [
+        "nan",
+        "en",
+    ]

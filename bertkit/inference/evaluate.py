@@ -110,14 +110,17 @@ def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
     """
     places: dict[str, list[int]] = {}
     cells = column_values(rows, column)
-    values = [NONE if is_blank(cell) or str(cell).lower() == "nan" else str(cell) for cell in cells]
+    values = [NONE if is_blank(cell) or cell != cell else str(cell) for cell in cells]
     present = [value for value in values if value != NONE]
     names = {value: value for value in values}
     if len(set(present)) > MOST_NUMBERS:
         with suppress(ValueError):  # not numbers
             numbers = np.array(present, dtype=float)
-            edges = np.unique(np.quantile(numbers, [0.25, 0.5, 0.75, 1], method="higher"))
-            cut = [f"up to {edges[place]:.15g}" for place in np.searchsorted(edges, numbers)]
+            edges = np.unique(np.nanquantile(numbers, [0.25, 0.5, 0.75, 1], method="higher"))
+            cut = [
+                f"up to {edges[place]:.15g}" if place < len(edges) else NONE  # the text NaN
+                for place in np.searchsorted(edges, numbers)
+            ]
             names |= dict(zip(present, cut, strict=True))
     for number, value in enumerate(values):
         places.setdefault(names[value], []).append(number)

@@ -210,7 +210,7 @@ def _settings(chosen: Guess, model: str | None) -> tuple[dict[str, Json], dict[s
         comments["name"] = "small, for English" if english else "small, for 1,833 languages"
     if "context" in columns:
         task["stride"] = 3 * size // 8
-    if "tags" in columns and without_prefixes(target.labels) and not target.labels[0].isdecimal():
+    if "tags" in columns and without_prefixes(target.labels) and not "".join(target.labels).isdecimal():
         task |= {"data_scheme": "IO"} if "O" in target.labels else {"scheme": "none"}
     elif not columns.keys().isdisjoint({"tags", "spans"}):
         task["head"] = "crf"
