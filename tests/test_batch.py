@@ -96,6 +96,11 @@ def test_an_index_types_columns_and_decisions_are_kept(model, predictor):
     assert made["answer.label"].count(None) == 4
 
 
+def test_a_column_that_is_not_there_is_not_another(model):
+    mapped = bertkit.batch(model, columns={"text": "bodyy"})
+    raises(DataError, "no column 'bodyy'; found text, body", mapped, {"text": ["a"], "body": ["b"]})
+
+
 # --- columns and types, which are those of every batch
 
 

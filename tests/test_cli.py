@@ -730,3 +730,9 @@ def test_an_option_may_begin_at_home(capsys, tmp_path, monkeypatch):
     file = write_rows(tmp_path / "a.csv", "text,label\n" + "".join(f"cat {n},{n % 2}\n" for n in range(40)))
     said(capsys, "init", file, "--output=~/r.yaml")
     assert "r.yaml: already exists" in refused(capsys, "init", file, "--output=~/r.yaml")
+
+
+def test_explain_reads_no_other_column_than_the_named_one(capsys, learned, tmp_path):
+    file = write_rows(tmp_path / "a.csv", "text,body\na cat,a dog\n")
+    told = refused(capsys, "explain", learned.folder, "--input", file, "--column", "text=bodyy")
+    assert "a.csv, row 2: no column 'bodyy'; found text, body" in told

@@ -130,7 +130,7 @@ def test_what_the_environment_says_of_processes(monkeypatch, capfd):
     small.raises(UserError, "LOCAL_RANK: 'x' is not a whole number", best_device)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
-    small.raises(UserError, "LOCAL_RANK: 1, but this machine has fewer", best_device)
+    small.raises(UserError, "LOCAL_RANK: 1, but this machine has accelerators 0 to 0", best_device)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     assert best_device() == torch.device("cuda", 1)
     monkeypatch.undo()

@@ -21,7 +21,7 @@ from bertkit.explanations.gradients import MAX_STEPS, Integrated, integrated_gra
 from bertkit.explanations.targets import TARGETS, Read, Target, targets_of
 from bertkit.explanations.word_shares import Text, WordShare, add_feature
 from bertkit.inference.display import answer_line
-from bertkit.inference.predict_file import layout_of, with_columns
+from bertkit.inference.predict_file import CheckedRows, layout_of, with_columns
 from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.tasks.base import Batch
 from bertkit.text import Record
@@ -80,10 +80,7 @@ def explain(
     predictor = with_columns(require_torch_model(load(source, revision=revision, task=task), source), columns)
     if input is not None:
         layout = one_text_per_line(Path(input), layout_of(fspath(source), str(input), overrides))
-        rows = [row for _, row in read_rows(Path(input), layout)]
-        if absent := [name for name in columns.values() if name not in rows[0]]:
-            what = f"no column {absent[0]!r}; found {', '.join(rows[0])}"
-            raise DataError(str(input), what, "Correct the column.")
+        rows = list(CheckedRows(read_rows(Path(input), layout), str(input), columns.values(), None))
     elif isinstance(rows, list | tuple) and all(isinstance(row, str) for row in rows):
         rows = rows_of(predictor, rows)
     return explain_rows(predictor, rows)

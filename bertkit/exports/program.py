@@ -32,6 +32,7 @@ from bertkit.text import Json, counted
 
 logger = logging.getLogger(__name__)
 
+MAX_DROP = 0.005  # of the metric, by int8
 SAMPLE = 32  # features by which the graph is built, and int8 is compared with fp32
 MAX_ROWS = 100_000  # on which models are compared
 
@@ -49,7 +50,7 @@ def export(
     output: str | Path,
     *,
     int8: bool = False,
-    max_drop: float = 0.005,
+    max_drop: float = MAX_DROP,
     data: str | Path | None = None,
     task: str | None = None,
 ) -> Json:
@@ -67,10 +68,12 @@ def export(
     output = Path(output).expanduser()
     if is_taken(output):
         raise UserError(output, "already exists", "Use a new folder.")
-    if max_drop != 0.005 and not int8:
+    if max_drop != MAX_DROP and not int8:
         raise UserError("", "max_drop has no effect without int8", "Leave it out, or use int8.")
     if not math.isfinite(max_drop):
-        raise UserError("", f"max_drop must be a finite number (found {max_drop})", "The default is 0.005.")
+        raise UserError(
+            "", f"max_drop must be a finite number (found {max_drop})", f"The default is {MAX_DROP}."
+        )
     reference = _reference(source, data, task)
     predictor = reference.predictor
     rows = reference.rows
@@ -203,7 +206,6 @@ def _facts(reference: Reference, graph: Graph, folder: Path, exports: Json, seco
     predictor = reference.predictor
     weights = sum(tensor.numel() * tensor.element_size() for tensor in predictor.model.state_dict().values())
     libraries = ("bertkit", "torch", "onnx", "onnxscript")
-    runtime = {"onnxruntime": onnx_runtime().__version__}  # of a package of any name
     return {
         "task": predictor.task.name,
         "headline": predictor.task.metrics[0],
@@ -216,5 +218,6 @@ def _facts(reference: Reference, graph: Graph, folder: Path, exports: Json, seco
         "opset": OPSET,
         "sha256": sha256(folder / GRAPH),
         "seconds": seconds,
-        "versions": {**{name: version(name) for name in libraries}, **runtime},
+        "versions": {name: version(name) for name in libraries}
+        | {"onnxruntime": onnx_runtime().__version__},  # whatever its package is called
     }

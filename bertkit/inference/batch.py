@@ -111,12 +111,16 @@ class batch:
                 "has only some of them",
                 "Compute vectors instead: bertkit embed, or batch(…, side='document').",
             )
+        names = column_names(rows)
+        if absent := [name for name in self.columns.values() if name not in names]:
+            what = f"no column {', '.join(map(repr, absent))}; found {', '.join(names)}"
+            raise DataError("columns", what, "Correct it.")
         answers = [
             dict(predictor.cells(answer, "answer."))
             for answer in predictor.stream(frame_rows(rows, predictor.reads))
         ]
         columns = {}
-        for name, kind in vars(self)["types"](tuple(column_names(rows))).items():
+        for name, kind in vars(self)["types"](tuple(names)).items():
             columns[name] = pa.array([answer.get(name) for answer in answers], kind)
         return self._added(rows, columns)
 

@@ -41,11 +41,12 @@ AnyPredictor = TypeVar("AnyPredictor", Predictor, MultiTaskPredictor)
 
 
 @dataclass
-class _Checked:
+class CheckedRows:
     """Numbered rows of a file, counted and checked as they are read: a row must have these columns, and must
     not have those of answers.
 
-    table: whether answers are written as columns of their own. Raises DataError.
+    table: whether answers are written as columns of their own; None: beside none of the row's columns. Raises
+    DataError.
     """
 
     numbered: Iterable[tuple[int, Json]]
@@ -150,7 +151,7 @@ def predict(
         chosen = part.rows(file, total, predictor.task.chunk_size)
     start = chosen.start
     numbered = islice(_rows(file, spec, corpus, problems), start, chosen.stop)
-    checked = _Checked(numbered, file, columns.values(), None if format else table)
+    checked = CheckedRows(numbered, file, columns.values(), None if format else table)
     others = iter(checked)
     first = list(islice(others, 1))
     answered = list[str]()

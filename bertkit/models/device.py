@@ -63,8 +63,9 @@ def best_device() -> torch.device:
     if accelerator is None:
         return torch.device("cpu")
     rank = processes.local_rank()
-    if rank and rank >= torch.accelerator.device_count():
-        what = f"{rank}, but this machine has fewer accelerators"
+    count = torch.accelerator.device_count()
+    if rank and rank >= count:
+        what = f"{rank}, but this machine has accelerators 0 to {count - 1}"
         raise UserError("LOCAL_RANK", what, "Start a process per accelerator, or set training.use_cpu=true.")
     return torch.device(accelerator.type, rank)
 

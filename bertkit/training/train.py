@@ -100,8 +100,7 @@ def run_program(recipe: AnyRecipe, folder: Path, resume: bool, changed: bool, ex
             require_folder(recipe, run, resume, changed)
             with only_writer(run), no_bars():
                 write_reports_and_clean(run, recipe)
-        what = "%s is finished; there is nothing to resume. To upload it: bertkit push"
-        logger.info(what, run.folder)
+        logger.info("%s is finished; there is nothing to resume. To upload it: bertkit push", run.folder)
         return run
     with open_run(recipe, run, resume, changed, extensions) as (jobs, metadata):
         held_out = run_folds(jobs, run, metadata)
