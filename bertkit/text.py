@@ -131,6 +131,11 @@ def printable(text: str, kept: str = "") -> str:
     return re.sub(f"[{_MOVES}]", lambda match: match[0] if match[0] in kept else repr(match[0])[1:-1], text)
 
 
+def plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's; of all else its repr."""
+    return value.tolist() if type(value).__module__ == "numpy" else repr(value)
+
+
 def json_line(value: Any) -> str:
     """The value as JSON on one line, which is safe to print: control characters are escaped, as JSON does
     it.

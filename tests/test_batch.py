@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from cases import BY_ID, TEXTS
+from datasets import Dataset
 from finished import finished, saved
 from small import raises
 
@@ -275,6 +276,8 @@ def test_the_lines_for_dask(model, predictor, tmp_path, monkeypatch):
 
 
 def test_what_is_refused(model, similar, tiny_encoder, tmp_path):
+    data = Dataset.from_dict({"text": ["a"]})
+    raises(DataError, "expected a batch", bertkit.batch("no model is loaded"), data)
     said = r"expected a batch.*found \['a text'\](?s:.*)bertkit\.load"
     raises(DataError, said, bertkit.batch("no model is loaded"), ["a text"])
     raises(

@@ -330,6 +330,8 @@ BAD_VALUES = [  # a column, its values, and what the message says, with {} for t
     ),
     ("label", ["1.0", "3.8"], "{}:2: `label` holds numbers such as '3.8'"),
     ("label", ["a|b", "a"], "{}:1: `label` holds several labels, 'a|b'; map the column as `labels`"),
+    ("label", ['["a"]', '["a", "b"]'], "{}:1: `label` holds several labels, '[\"a\"]'; map the column"),
+    ("score", ["1,234"], 'thousands=","'),
     ("labels", [["a|b", "c"]], "{}:1: `labels` holds ['a|b', 'c']; a label cannot contain |"),
     ("label", ["a", ["b"]], "{}:2: `label` holds several labels"),
     ("label", ["a", {"b": 1}], "{}:2: `label` holds {'b': 1}, where a class"),

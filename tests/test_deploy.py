@@ -43,6 +43,8 @@ def test_the_image_serves_its_model_as_another_user(image):
     words = [*json.loads(image["ENTRYPOINT"]), *json.loads(image["CMD"])]
     assert words[0] == "bertkit"
     args = parse(words[1:])
+    # arguments of `docker run` replace them
+    assert f"replace\n`{' '.join(words[1:])}`" in (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
     port, path = health(json.loads(image["HEALTHCHECK"].partition("CMD")[2]))
     assert (args.command.name, args.host) == ("serve", "0.0.0.0")
     assert args.port == port == int(image["EXPOSE"])

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from small import message_of, of_family, raises, refuses
 from steps import FirstStep, arguments
 from test_equivalence import assert_same_step
+from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSequenceClassification, set_seed
 
 from bertkit.attachments import distillation
@@ -439,4 +440,39 @@ def test_a_wrong_teacher_leaves_nothing_behind(tiny_encoder, tmp_path):
         train,
         unfinished,
         tmp_path / "run",
+    )
+
+
+def test_soft_losses_are_those_of_their_formulas(tiny_encoder):
+    student, teacher = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(2)).unbind(0)
+    case = BY_ID["single-label"]
+    weighted = dataclasses.replace(case, options={**case.options, "class_weights": {"good": 3.0}})
+    batch = {
+        "row": torch.arange(4),
+        "labels": torch.tensor([0, 1, 1, 0]),
+        "soft": teacher[:, :2],
+    }  # bad, good
+    outputs = SimpleNamespace(logits=student[:, :2])
+    soft = (teacher[:, :2] / 3).softmax(1)
+    terms = F.kl_div((student[:, :2] / 3).log_softmax(1), soft, reduction="none").sum(1)
+    expected = 0.25 * 9 * (terms * torch.tensor([1.0, 3.0, 3.0, 1.0])).sum().item() + 0.75 * 8
+    attachment = TeacherLoss()
+    attachment.task = weighted.task(tiny_encoder)
+    attachment.spec = Distillation(teacher="t", temperature=3.0, alpha=0.25)
+    taught = attachment.wrap_loss(lambda *_: torch.tensor(8.0))(outputs, batch, None)
+    assert taught.item() == pytest.approx(expected, rel=1e-5)
+
+    task = BY_ID["multi-label"].task(tiny_encoder)  # bad, good, long: 3
+    gold = torch.tensor([[1.0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 1, 1]])
+    batch = {"row": torch.arange(4), "labels": gold, "soft": teacher}
+    soft = (teacher / 2).sigmoid()
+    terms = F.binary_cross_entropy_with_logits(student / 2, soft, reduction="none") * 4
+    expected = (terms * (1 + 2 * gold * torch.tensor([0, 0, 1.0]))).sum().item()
+    loss = SOFT_TARGETS[task.name].loss(task, SimpleNamespace(logits=student), batch, 2.0)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+    batch = {"side": torch.tensor([0, 1, 0, 1]), "soft": teacher}
+    loss = SOFT_TARGETS["retrieval"].loss(None, {"vectors": student}, batch, 1.0)
+    assert loss.item() == pytest.approx(
+        (1 - F.cosine_similarity(student, teacher)).sum().item() / 2, rel=1e-5
     )

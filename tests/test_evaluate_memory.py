@@ -420,3 +420,8 @@ def test_a_number_that_is_none_is_among_the_missing():
         "nan",
         "en",
     ]
+
+
+def test_numbers_of_numpy_are_kept_as_numbers():
+    values = [{"a": np.float32(0.5), "b": np.bool_(False), "c": np.arange(2)}]
+    assert list(DiskList(values)) == [{"a": 0.5, "b": False, "c": [0, 1]}]

@@ -17,6 +17,7 @@ from bertkit.data.word_spans import words
 from bertkit.errors import DataError
 from bertkit.explanations.explain import explain_frame, explain_row, explain_rows, rows_of
 from bertkit.explanations.gradients import integrated_gradients
+from bertkit.explanations.targets import Read, tagged
 from bertkit.explanations.terminal import lines
 from bertkit.explanations.word_shares import Text, add_feature
 from bertkit.inference.display import answer_line
@@ -297,3 +298,11 @@ def test_a_frame_is_explained_by_a_frame(kind, tiny_encoder):
     assert [row["word"] for row in rows] == "the cat was good a bad dog".split()
     assert [tuple(row.values()) for row in rows] == expected
     assert list(rows[0]) == "row what column word attribution".split()
+
+
+def test_a_token_of_several_words_is_explained_at_its_own_tag():
+    options = SimpleNamespace(tags=["O", "B-X", "I-X", "E-X", "S-X"], scheme="BIOES")
+    answer = {"words": [{"tag": "B-X"}, {"tag": "E-X"}], "entities": [{"text": "北京"}]}
+    feature = {"words": [0], "ends": [2], "heads": [1]}
+    (target,) = tagged(Read(SimpleNamespace(options=options), {}, [feature], [], answer))
+    assert target.parts[0]({"logits": torch.arange(15.0).reshape(1, 3, 5)}).item() == 9.0  # S-X of token 1

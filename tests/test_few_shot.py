@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 from small import message_of, raises, write_recipe, write_rows
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import AutoModel, AutoModelForSequenceClassification, TrainerCallback
 
 import bertkit
@@ -473,3 +475,36 @@ def test_labels_are_few_for_a_training_by_steps_alone_and_rare_for_accuracy_alon
                 "depends on labels with less than 10% of the rows; in train: bad 2 (9.5%)" in said
             ) == told
             assert ("training.metric_for_best_model: f1_macro or matthews_correlation" in said) == told
+
+
+def test_each_pass_reads_every_text_once_in_another_order(tiny_encoder, monkeypatch):
+    monkeypatch.setattr(contrastive, "TEXTS", 4)
+    seen = []
+    real = contrastive._vectors
+
+    def read(runner, texts, chosen):
+        seen.append(chosen.tolist())
+        return real(runner, texts, chosen)
+
+    monkeypatch.setattr(contrastive, "_vectors", read)
+    _, runner, features, *_ = untrained(PULLED[0], tiny_encoder)
+    fit(runner, features, seed=0)
+    whole, *steps = seen  # ten texts: 4, 4, 2
+    passes = [[*chain.from_iterable(steps[start : start + 3])] for start in range(0, 18, 3)]
+    assert all(sorted(texts) == whole for texts in passes)
+    assert passes[0] != passes[1]
+
+
+def test_gradients_of_the_encoder_are_clipped(tiny_encoder, monkeypatch):
+    monkeypatch.setattr(contrastive, "CLIPPING", 1e-6)
+    norms = []
+
+    def watched(optimizer, *_):
+        gradients = [p.grad for p in optimizer.param_groups[0]["params"] if p.grad is not None]
+        norms.append(sum(float(gradient.square().sum()) for gradient in gradients) ** 0.5)
+
+    hook = register_optimizer_step_pre_hook(watched)
+    _, runner, features, *_ = untrained(PULLED[0], tiny_encoder)
+    fit(runner, features, seed=0)
+    hook.remove()
+    assert 0 < max(norms) < 2e-6

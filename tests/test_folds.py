@@ -346,3 +346,7 @@ def test_every_task_answers_its_training_rows_out_of_fold(case, tiny_encoder, tm
 
 def test_a_row_without_a_text_has_no_key():
     assert [key is None for key in text_keys(["a", None, "A"])] == [False, True, False]
+
+
+def test_folds_are_of_a_recipe_by_its_name_too(tmp_path):
+    raises(RecipeError, "no such recipe", cross_validate, "none.yaml", tmp_path / "f")

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import small
+import transformers
 from small import message_of, problems_of, raises
 
 import bertkit
@@ -263,3 +264,9 @@ def test_other_rows_take_the_place_of_those_that_a_run_kept(tmp_path):
     (kept,), (stored,) = (tmp_path / "kept").iterdir(), stored_files(specs[1]).values()
     assert kept.read_bytes() == stored.read_bytes()
     assert {hashlib.sha256(kept.read_bytes()).hexdigest()} == {*hashes[1].values()}
+
+
+def test_an_enum_of_transformers_is_its_value():
+    schedule = transformers.SchedulerType.COSINE
+    recipe = bertkit.Recipe(**BASE, training={"lr_scheduler_type": schedule})
+    assert recipe.training["lr_scheduler_type"] == "cosine"

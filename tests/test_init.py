@@ -74,6 +74,12 @@ STUDIO = [
     for n in range(12)
 ]
 FILES = {  # file -> its text, the task and its columns
+    "unnamed.csv": (
+        table("Beschreibung,Kategorie,", "the cat {n} sat,{side},")
+        + table("", "a dog {n} ran,{side},see {side}", count=4),
+        CLASSIFICATION,
+        {"text": "Beschreibung", "label": "Kategorie"},
+    ),
     "topics.csv": (
         table("id,day,topic,subject,body", "{n},2026-01-02,{side},cat {n} sat,{long} {n}"),
         CLASSIFICATION,
@@ -465,3 +471,10 @@ def test_a_line_without_an_end_is_not_read_whole(tmp_path):
     layout_of(tmp_path / "a.csv.gz", DataSpec(source="x"))
     assert tracemalloc.get_traced_memory()[1] < 45e6
     tracemalloc.stop()
+
+
+def test_a_title_is_not_a_header(tmp_path):
+    path = write_rows(tmp_path / "a.csv", table("Survey,\ntext,label", "the cat {n} sat,{side}"))
+    raises(UserError, "no column looks like the label", bertkit.init, path)
+    path = write_rows(tmp_path / "b.csv", table("Survey\ntext,label", "the cat {n} sat,{side}"))
+    raises(DataError, "title above the header", bertkit.init, path)

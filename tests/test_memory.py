@@ -346,7 +346,15 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
     assert (
         bertkit.evaluate(run.folder, renamed, overrides=["data.columns.text=review"])["metrics"] == expected
     )
+    assert (
+        bertkit.evaluate(run.folder, {"source": renamed, "columns": {"text": "review"}})["metrics"]
+        == expected
+    )
+    dev = str(write_rows(tmp_path / "dev.jsonl", VALIDATION))
+    done = bertkit.evaluate(run.folder, {"validation": dev}, split="validation")
+    assert done["metrics"] == run.results["splits"]["validation"]["metrics"]
     for wrong, message in (
+        ({"validation": 0.5}, "no rows to score"),
         ([{"text": "a", "label": "new"}], "test, row 1: test has 1 row with the label 'new'"),
         (
             [{"text": "a"}],

@@ -28,7 +28,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from small import raises
 from test_calibrate import brute_force_threshold
 
-from bertkit.errors import UserError
+import bertkit
+from bertkit.errors import RecipeError, UserError
 from bertkit.evaluation import calibration, intervals, metrics
 from bertkit.evaluation.baselines import TextRows, _tfidf, baselines, tfidf_vectors
 from bertkit.evaluation.graded import compute_user_metric
@@ -540,3 +541,14 @@ def test_an_interval_is_of_half_of_the_resamples_at_least(share, defined):
     found = intervals.bootstrap(weighted, 3, resamples=200)["score"]
     assert (found is not None) == defined
     assert not defined or found == pytest.approx(np.quantile(np.arange(200 * share), [0.025, 0.975]))
+
+
+def test_weights_of_several_labels_are_odds_of_at_most_100():
+    counts = Counter(a=1, b=50)
+    assert settle_weights("auto", counts, ["a", "b", "c"], 1000) == {"a": 100.0, "b": 19.0, "c": 100.0}
+    assert settle_weights("auto", counts, ["b"], 50) == {"b": 1 / 50}
+
+
+def test_metrics_that_are_no_list_are_refused_at_once():
+    message = r"metrics: expected a list(?s:.*)metrics=\[…\]"
+    raises(RecipeError, message, bertkit.evaluate, "any", metrics=object())

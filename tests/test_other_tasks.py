@@ -2,6 +2,8 @@
 elsewhere.
 """
 
+import dataclasses
+import importlib
 import os
 import subprocess
 import sys
@@ -21,12 +23,13 @@ from bertkit.data import load
 from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.files import read_json
-from bertkit.inference.display import example
+from bertkit.inference.display import answer_line, example, flat
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.json_schema import json_schema
 from bertkit.sections import DataSpec
 from bertkit.serving.schemas import RowReader
 from bertkit.tasks import Task, get_task
+from bertkit.tasks.fields import Key, form
 from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions
 
 MODULE = """
@@ -206,6 +209,11 @@ def test_what_is_registered_must_be_a_task_of_a_new_name():
         ({"name": "retrieval"}, "bertkit has a task of this name"),
         ({"name": "shouting"}, "acme-tasks 1.2 has a task of this name"),
         ({"name": "other"}, r"its Options do not declare  name: Literal\['other'\]"),
+        (
+            {"schema": dataclasses.replace(TextClassification.schema, inputs=[frozenset("text")])},
+            "its schema has no column e, t, x",
+        ),
+        ({"forms": TextClassification.forms[0]}, "is declared wrongly: 'str' object"),
         ({"gives": classmethod(lambda kind, role: True)}, "it must be a bertkit.tasks.VectorTask"),
     ):
         raises(RecipeError, why, bertkit.register, of_a_notebook(**members))
@@ -213,3 +221,20 @@ def test_what_is_registered_must_be_a_task_of_a_new_name():
     said = "a task with an entry point is not registered"
     raises(RecipeError, said, bertkit.register, of_a_notebook(name="shouting"))
     raises(RecipeError, "is not a subclass", bertkit.register, dict)
+
+
+def test_lists_of_numbers_are_shown():
+    spread = form("Spread", "", Key("spread", "number", list[float]), line="{spread}")
+    assert answer_line({"spread": [0.5, 1.0]}, forms=[spread]) == "0.5, 1.0"
+    assert dict(flat({"labels": [1, 2]})) == {"labels": "1|2"}
+
+
+@pytest.mark.usefixtures("own")
+def test_a_package_that_is_installed_later_is_found(tmp_path, monkeypatch):
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    raises(RecipeError, "no task 'late'", get_task, "late")
+    install(folder, "late", "late", "late = late:Mine", MODULE.format(name="late"))
+    importlib.invalidate_caches()
+    assert get_task("late").__module__ == "late"

@@ -100,7 +100,7 @@ TASKS = (
     "single-label multi-label regression qa-windows-or-none similarity-mse similarity-labels "
     "similarity-in-batch"
 )
-TASKS += " retrieval ner-document ranking-binary ranking-graded-windows"
+TASKS += " retrieval ner-document ranking-binary ranking-graded-windows text-to-text"
 
 
 @every([case for case in CASES if case.id in TASKS.split()])

@@ -31,7 +31,7 @@ from transformers import (
 
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
-from bertkit.evaluation.pretraining_metrics import COUNTED, scored
+from bertkit.evaluation.pretraining_metrics import COUNTED, scored, unigrams
 from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
 from bertkit.models.bert.masking import Masking, fewer_masks
@@ -456,3 +456,9 @@ def test_resumed_in_the_middle_of_a_schedule_it_is_the_run_that_was_never_stoppe
     assert [run.results[k] for k in ("splits", "baselines")] == [
         whole.results[k] for k in ("splits", "baselines")
     ]
+
+
+def test_unigrams_by_hand():
+    features = Dataset.from_dict({"input_ids": [[0, 1, 1], [1, 2]]})  # with one more of each: 2 4 2 1 of 9
+    scores = unigrams(features, [[-100, 1], [3, -100]], 4)["unigrams"]
+    assert scores == {"mlm_accuracy": 0.5, "perplexity": pytest.approx((9 / 4 * 9 / 1) ** 0.5)}

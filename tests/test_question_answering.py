@@ -707,3 +707,12 @@ def test_soft_targets_cost_the_mean_of_what_start_and_end_cost():
             ours, theirs = (logits[row, places, side] / 2 for logits in (student, teacher))
             expected += 4 * F.kl_div(ours.log_softmax(0), theirs.softmax(0), reduction="sum").item() / 2
     assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_answers_that_no_window_holds_are_counted(kinds):
+    context = "the cat sat on the mat . " * 9  # 63 tokens; 18 fit
+    answers = [{"text": [context.strip()], "answer_start": [0]}, {"text": ["cat"], "answer_start": [4]}]
+    rows = rows_of([context] * 2).add_column("answers", answers)
+    task = qa(kinds["wordpiece"], max_answer_length=1000)
+    said = [finding.what for finding in task.check(task.features(rows), "train")]
+    assert any("1 of 2 questions (50.0%) is labelled as unanswerable" in what for what in said)

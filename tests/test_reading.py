@@ -219,6 +219,7 @@ def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_pat
         f.what for f in data.findings
     ]
     again, _ = settled(path, **options)  # as a model that was trained reads new rows
+    assert [finding.level for finding in again.findings if "numbers" in finding.what] == ["warn"]
     assert again.rows["train"]["tags"][:] == data.rows["train"]["tags"][:]
     data, options = settled(path, labels="DET NOUN VERB X".split(), scheme="none")
     assert data.rows["train"]["tags"][:] == [["NOUN", "VERB", "DET"], ["X"]]
@@ -401,3 +402,24 @@ def test_every_missing_value_of_pandas_is_missing(missing, tmp_path):
     what = "test: 1 row with the text nan, <NA> or NaT in `label`: test, row 2"
     # None is "None" before pandas 3, which may be a label
     assert found == ([] if frame["label"].map(str)[1] == "None" else [what])
+
+
+def test_a_row_is_read_by_the_columns_that_the_recipe_maps():
+    schema = get_task("token-classification").schema
+    row = {"tokens": ["a"], "text": "b c"}
+    for mapped, read in (
+        ({}, {"tokens", "text"}),
+        ({"tokens": "tokens"}, {"tokens"}),
+        ({"text": "text"}, {"text"}),
+    ):
+        assert {*read_inputs([row], schema, schema.inputs, mapped)} == read
+
+
+def test_numbers_of_tags_without_prefixes(tmp_path):
+    rows = [{"tokens": ["Ada", "King", "ran"], "tags": [1, 1, 0]}, {"tokens": ["Ulm"], "tags": [2]}]
+    path = write_rows(tmp_path / "t.jsonl", rows)
+    _, options = settled(path, labels=["O", "PER", "LOC"], data_scheme="IO")
+    assert options["labels"] == ["PER", "LOC"]
+    again, _ = settled(path, **options, data_scheme="IO")
+    assert again.rows["train"]["tags"][:] == [["B-PER", "I-PER", "O"], ["B-LOC"]]
+    raises(DataError, "its tags are numbers", settled, path, data_scheme="IO")

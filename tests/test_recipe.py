@@ -1,5 +1,6 @@
 """Recipes are read, overridden, completed and written; what ships is valid, and anything else a RecipeError."""
 
+import inspect
 import json
 import os
 from collections.abc import Sequence
@@ -20,8 +21,11 @@ from bertkit.data.reader import COMPRESSIONS
 from bertkit.data.readers import READERS
 from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
+from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.intervals import bootstrap
+from bertkit.methods import contrastive
 from bertkit.recipe import shipped_recipes, training_arguments
-from bertkit.recipe.fields import TRAINING_DEFAULTS
+from bertkit.recipe.fields import FEW_ROWS, TRAINING_DEFAULTS
 from bertkit.recipe.json_schema import json_schema
 from bertkit.recipe.recipe import Recipe, load_recipe, parse_data_spec, to_yaml
 from bertkit.recipe.recipe import read as read_recipe
@@ -36,7 +40,10 @@ from bertkit.recipe.training_arguments import (
     training_schema,
 )
 from bertkit.recipe.yaml import parse
+from bertkit.sections import Distillation
 from bertkit.tasks import OURS
+from bertkit.tasks.question_answering import QuestionAnsweringOptions
+from bertkit.tasks.vector_task import VectorOptions
 from bertkit.text import escape_controls
 
 SHIPPED = shipped_recipes()
@@ -525,3 +532,27 @@ def test_what_is_written_reads_back_equal(file, **sections):
     file.write_bytes(to_yaml(recipe).encode())
     assert load_recipe(file) == recipe
     assert to_yaml(load_recipe(file)) == to_yaml(recipe)
+
+
+def test_the_defaults_are_those_of_the_pages():
+    assert TRAINING_DEFAULTS == {
+        "learning_rate": 5e-5,
+        "num_train_epochs": 3,
+        "per_device_train_batch_size": 32,
+        "per_device_eval_batch_size": 32,
+        "warmup_steps": 0.1,
+        "weight_decay": 0.01,
+        "logging_steps": 50,
+        "save_total_limit": 2,
+    }
+    assert FEW_ROWS == {"learning_rate": 2e-4, "num_train_epochs": 20}
+    for function in (bootstrap, Graded.intervals):
+        assert inspect.signature(function).parameters["resamples"].default == 1000
+    section = Distillation(teacher="t")
+    assert (section.temperature, section.alpha) == (2.0, 0.5)
+    fields = QuestionAnsweringOptions.model_fields
+    names = ("n_best", "max_answer_length", "stride")
+    assert [fields[name].default for name in names] == [20, 30, 128]
+    assert VectorOptions.model_fields["scale"].default == 20.0
+    names = "SCALE LEARNING_RATE PROTOTYPES WEIGHT_DECAY WARMUP CLIPPING".split()
+    assert [getattr(contrastive, name) for name in names] == [20.0, 1e-4, 1e-3, 0.01, 0.1, 1.0]

@@ -17,6 +17,7 @@ import pytest
 import small
 import torch
 from conftest import build_encoder
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from small import largest_file, of_family, raised, raises, read_rows, write_rows
 from transformers import (
@@ -878,3 +879,46 @@ def test_told_where_only_the_best_is_saved_it_is_saved_too(tiny_encoder_with_dro
     told = Told(12, signal.SIGINT)  # in the last step, whose score is that of the others
     raised(KeyboardInterrupt, train, recipe, tmp_path / "run", callbacks=[told])
     assert latest_intact(tmp_path / "run/checkpoints/seed-42")[0].name == "checkpoint-12"
+
+
+def test_a_lower_learning_rate_is_that_of_a_resumed_training(recipe, run):
+    train(recipe.with_("training.learning_rate=1e-9"), run.folder, resume=True, changed=True)
+    events = read_rows(run.folder / "metrics.jsonl")
+    rates = [event["learning_rate"] for event in events if event["step"] > 7 and "learning_rate" in event]
+    assert max(rates) <= 1e-9
+
+
+def test_a_score_of_another_metric_is_not_the_one_to_beat(tiny_encoder_with_dropout, tmp_path, monkeypatch):
+    scores = count(0.5, 0.01)  # of f1_macro: rising, but below the accuracy
+    monkeypatch.setattr(TaskData, "evaluate", lambda *_: {"accuracy": 0.9, "f1_macro": next(scores)})
+    run = killed(small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM), tmp_path / "run")
+    other = run.recipe.with_("training.metric_for_best_model=f1_macro")
+    assert train(other, run.folder, resume=True, changed=True).results["seeds"][0]["best_step"] == 12
+
+
+def test_evaluations_are_as_often_as_the_recipe_says_now(recipe, run):
+    train(recipe.with_("training.eval_steps=2"), run.folder, resume=True, changed=True)
+    events = read_rows(run.folder / "metrics.jsonl")
+    assert [e["step"] for e in events if "eval_accuracy" in e and e["step"] > 6] == [8, 10, 12]
+
+
+def test_a_seed_that_was_the_only_one_is_compared_with_those_that_are_added(recipe, tmp_path):
+    with patch("bertkit.training.finish.over_seeds", side_effect=Killed):
+        raised(Killed, train, recipe, tmp_path / "run")
+    more = recipe.with_("seeds=[43, 42]")
+    results = train(more, tmp_path / "run", resume=True, changed=True).results
+    assert None not in [outcome["headline"] for outcome in results["seeds"]]
+    assert "validation" in results["over_seeds"]
+
+
+def test_an_adapter_that_cannot_be_written_is_named(tiny_encoder, tmp_path):
+    given = small.recipe(tmp_path, tiny_encoder, "peft={r: 2}", "training.max_steps=1")
+    with patch("bertkit.training.seed.save_adapter", side_effect=SafetensorError("No space left")):
+        raises(ModelError, "cannot be written", train, given, tmp_path / "run")
+
+
+def test_killed_while_it_marks_a_seed_it_is_resumed(recipe, tmp_path):
+    run = killed(recipe, tmp_path / "run", at=1)
+    seed = run.checkpoints / "seed-42"
+    (seed / "recipe.sha256").rename(seed / ".recipe.sha256.0a1b2c3d.writing")
+    assert train(recipe, run.folder, resume=True).finished

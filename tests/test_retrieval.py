@@ -108,8 +108,9 @@ def test_the_whole_way(tiny_encoder, tmp_path, capsys):
     assert load(run).task.grade(answers, Dataset.from_list(rows)).scores == test["metrics"]
 
 
-def test_ranks_are_those_of_brute_force(tiny_encoder, tmp_path, monkeypatch):
-    predictor = load(made(tiny_encoder, tmp_path / "m"), precision="fp32")
+@pytest.mark.parametrize("normalize", [True, False])
+def test_ranks_are_those_of_brute_force(normalize, tiny_encoder, tmp_path, monkeypatch):
+    predictor = load(made(tiny_encoder, tmp_path / "m", normalize=normalize), precision="fp32")
     rows = [
         {"query": q, "document": d, "query_id": n, "document_id": m}
         for n, q in QUERIES.items()
@@ -154,6 +155,7 @@ def test_prefixes_travel_as_prompts(tiny_encoder, tmp_path):
     assert_allclose(ours.encode(texts, "query"), theirs.encode_query(texts), atol=1e-6)
     assert_allclose(ours.encode(texts, "document"), theirs.encode_document(texts), atol=1e-6)
     assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-6)
+    raises(UserError, "side: expected text, query or document", ours.encode, texts, "passage")
     config = read_json(folder / "config.json")
     del config["bertkit"]
     (folder / "config.json").write_text(json.dumps(config))
@@ -445,3 +447,29 @@ def test_a_blank_id_is_no_id():
 
 def test_a_depth_without_a_reranker_is_refused(tmp_path):
     raises(UserError, "depth: has no effect without rerank", evaluate, tmp_path, depth=5)
+
+
+def test_the_code_of_the_card_gives_the_cosines(tiny_encoder, tmp_path):
+    folder = made(tiny_encoder, tmp_path / "m", truncate_dim=3)
+    *before, last = Retrieval.usage.plain.replace("PATH_OR_HUB_ID", str(folder)).splitlines()
+    names = {}
+    exec("\n".join(before), names)
+    rows = [{"query": "your question", "document": document} for document in ("a text", "another")]
+    scores = [answer["score"] for answer in load(folder, precision="fp32")(rows)]
+    assert_allclose(np.ravel(eval(last, names)), scores, atol=1e-5)
+
+
+def test_prefixes_of_the_encoder_that_a_recipe_leaves_out_are_told(tiny_encoder, tmp_path):
+    folder = made(tiny_encoder, tmp_path / "m", query_prefix="the ")
+    rows = Dataset.from_dict({"query": ["a"], "document": ["b"], "grade": [1.0]})
+    for more, told in (({}, True), ({"query_prefix": "the "}, False)):
+        own = task(folder, **more)
+        fixes = [finding.fix for finding in own.check(own.encode(rows), "train")]
+        assert ("To keep it, set task.query_prefix." in fixes) == told
+
+
+def test_another_form_than_those_of_mined_rows_is_refused(tmp_path):
+    out = tmp_path / "out.jsonl"
+    raises(
+        DataError, "form: expected negatives or candidates", mine, tmp_path, tmp_path, out, form="candidate"
+    )

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from small import message_of, raises, read_rows, refused, said
 from small import write_rows as write
@@ -13,7 +14,7 @@ from test_store import MODEL, SIZE, Encoder, dual, index, numbered
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.retrieval import commands
-from bertkit.retrieval.filters import parse_filter
+from bertkit.retrieval.filters import parse_filter, to_sql
 from bertkit.retrieval.search import FUSION, _Ranked, search
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import ModelFiles
@@ -574,3 +575,8 @@ def test_bad_queries_are_named_and_nothing_is_written(animals, tmp_path, loaded,
     raises(UserError, message, commands.search_file, animals.uri, file, tmp_path / "out.jsonl", **options)
     assert list(tmp_path.iterdir()) == [file]
     assert bool(loaded) is ("top_k" in options)  # rows and filter are checked before a model is loaded
+
+
+def test_a_condition_may_hold_numbers_of_numpy():
+    columns = {"year": pa.int64()}
+    assert to_sql({"year": {"gte": np.int64(2020)}}, columns) == to_sql({"year": {"gte": 2020}}, columns)

@@ -319,8 +319,8 @@ def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_r
         Case("x", {**more, "score_range": [7, 7]}, case.columns).task,
         tiny_encoder,
     )
-    # distances, not similarities
-    Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)
+    distances = Case("x", {**more, "score_range": [100, -100]}, case.columns)
+    raises(DataError, r"task.score_range: \[100, -100\], but scores", distances.task, tiny_encoder)
     raises(
         UserError,
         r"task\.dims: 1000 exceeds the vector size \d+",
@@ -490,13 +490,14 @@ def test_baselines_that_know_nothing_of_pairs_rank_positives_by_chance_or_last(m
 
 
 def test_another_layout_than_that_of_the_model_that_is_trained_further_is_told(tiny_encoder, tmp_path):
-    own = {"name": "sentence-similarity", "pooling": "cls", "dense": 6}
+    own = {"name": "sentence-similarity", "pooling": "cls", "dense": 6, "activation": "Tanh"}
     case = Case("x", own, BY_ID["similarity-mse"].columns)
     folder = finished(case, tiny_encoder, tmp_path / "run").model
-    for options, told in ((own, False), ({**own, "pooling": "mean"}, True)):
+    others = ({**own, "pooling": "mean"}, {**own, "activation": "Identity"})
+    for options, told in ((own, False), *((other, True) for other in others)):
         task = replace(case, options=options).task(folder)
         fixes = [finding.fix for finding in task.check(task.encode(case.rows()), "train")]
-        assert ("To keep them, write  task: {pooling: cls, dense: 6}" in fixes) == told
+        assert ("To keep them, write  task: {pooling: cls, dense: 6, activation: Tanh}" in fixes) == told
 
 
 def test_all_linear_adapts_every_layer_of_the_encoder_and_not_the_dense_layer(tiny_encoder):
@@ -542,3 +543,23 @@ def test_a_positive_of_the_query_is_never_its_negative():
         rivals = [column for column in range(6) if column not in twins]
         by_hand += float(torch.logsumexp(scores[row, rivals], 0) - scores[row, row])
     assert float(in_batch(a, b, c, texts, 1.0)) == pytest.approx(by_hand)
+
+
+def test_scores_are_learned_as_shares_of_their_range(tiny_encoder):
+    columns = {"text_a": TEXTS[:3], "text_b": TEXTS[3:6], "score": [1.0, 2.0, 5.0]}
+    case = Case("x", {"name": "sentence-similarity", "loss": "cosine-mse"}, columns)
+    assert case.task(tiny_encoder).encode(case.rows())["labels"][::2] == [0.0, 0.25, 1.0]
+
+
+def test_baselines_of_triplets_learn_from_pairs():
+    texts = {"anchor": ["a cat", "a dog"], "positive": ["the cat", "the dog"], "negative": ["dogs", "cats"]}
+    rows = Dataset.from_dict(texts)
+    options = SentenceSimilarityOptions(name="sentence-similarity", loss="multiple-negatives-ranking")
+    scores = SentenceSimilarity(options, None, 32).baselines(rows.remove_columns("negative"), rows)
+    assert "triplet_accuracy" in scores["tf-idf cosine"]
+
+
+def test_a_dense_layer_of_another_size_is_a_new_one(tiny_encoder, tmp_path):
+    folder = made(tiny_encoder, tmp_path, dense=6)
+    case = Case("x", {"name": "sentence-similarity", "dense": 4}, BY_ID["similarity-mse"].columns)
+    assert case.task(folder).model(encoder(folder)).vector_dense.linear.out_features == 4

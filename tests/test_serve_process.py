@@ -23,6 +23,7 @@ import transformers
 from cases import TEXTS
 from serving import KEPT, SECRET, Model, alike, bug, make_app, predictor_of
 
+import bertkit
 from bertkit.cli.main import main
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor, load
@@ -382,3 +383,11 @@ def test_a_server_that_no_longer_answers_ends(tiny_encoder, monkeypatch, caplog)
         run(predictor, "small", host="127.0.0.1", port=0, limits=Limits())
     assert "in bug" in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_a_notebook_is_told_where_to_start_it():
+    async def cell():
+        bertkit.serve("no model is loaded")
+
+    with pytest.raises(UserError, match="event loop"):
+        asyncio.run(cell())

@@ -11,17 +11,19 @@ import pytest
 import small
 import torch
 import transformers
-from cases import CASES, DRAWN, SETTINGS, TEXTS, Case, encoder, every
+from cases import BY_ID, CASES, DRAWN, SETTINGS, TEXTS, Case, encoder, every
 from datasets import Dataset
 from finished import finished
 from pydantic import TypeAdapter
 from scipy.stats import spearmanr
 from steps import NoDoubles
+from torch.nn import functional as F
 from transformers import set_seed
 
 from bertkit.data.word_spans import words
-from bertkit.encoding.padding import fills, pad
+from bertkit.encoding.padding import Collator, fills, pad
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.multitask import TASK, MultiTask
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError
@@ -372,3 +374,45 @@ def test_chunks_do_not_change_answers(case, tiny_encoder, monkeypatch):
     parts = list(task.answer(rows, predict.predict_features))
     for one, other in zip(whole, parts, strict=True):
         assert numbers(one) == pytest.approx(numbers(other), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ner-softmax", "mlm", "text-to-text"])
+def test_labels_are_smoothed_as_by_torch(name, tiny_encoder):
+    case = BY_ID[name]
+    task = case.task(tiny_encoder)
+    torch.manual_seed(0)
+    model = task.model(encoder(tiny_encoder)).eval()
+    small.stir(model.parameters())
+    features = task.features(case.rows())
+    drawn = task.examples(features, range(len(features)), (0, 0))
+    batch = Collator.of(task.tokenizer, task.padding)(drawn)
+    with torch.no_grad():
+        outputs = task.forward(model, batch)
+        smoothed, plain = (task.loss(outputs, batch, share).sum().item() for share in (0.3, 0.0))
+        if name == "mlm":
+            logits, labels = outputs.prediction_logits, batch["labels"][task.chosen(batch)]
+        else:
+            outputs_, labels = task.loss_inputs(outputs, batch)
+            logits = outputs_.logits
+    options = {"reduction": "sum", "label_smoothing": 0.3}
+    expected = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), **options).item()
+    assert smoothed == pytest.approx(expected, rel=1e-5)
+    assert abs(smoothed - plain) > 0.1
+    if name == "ner-softmax":
+        both = MultiTask({"a": task}, {"a": 2.0})
+        assert both.loss(outputs, {**batch, TASK: "a"}, 0.3).item() == pytest.approx(2 * smoothed, rel=1e-5)
+
+
+def test_checkpoints_are_chosen_by_the_scores_that_are_reported(tiny_encoder):
+    case = BY_ID["multi-label"]
+    task = case.task(tiny_encoder)
+    torch.manual_seed(0)
+    model = task.model(encoder(tiny_encoder))
+    small.stir(model.parameters())
+    runner = Runner(task, model, torch.device("cpu"), "fp32", 4)
+    rows = case.rows()
+    chosen_by = TaskData(runner, task.features(rows), rows).evaluate(model, None)
+    reported = evaluate_task(calibrate(task, rows, runner), rows, runner)
+    plain = evaluate_task(task, rows, runner)
+    assert chosen_by == pytest.approx({name: reported[name] for name in chosen_by})
+    assert chosen_by != pytest.approx({name: plain[name] for name in chosen_by})

@@ -27,6 +27,7 @@ from transformers import (
 
 import bertkit
 from bertkit.data import load
+from bertkit.data.splits import fold_rows
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
@@ -37,6 +38,7 @@ from bertkit.models.bert.warm_start import encoder_decoder
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.trained_parts import with_lora
 from bertkit.recipe.recipe import load_recipe
+from bertkit.report.score_tables import overall_metrics
 from bertkit.sections import DataSpec, Lora
 from bertkit.tasks.text2text_generation import Generation, Text2TextGeneration, Text2TextGenerationOptions
 from bertkit.training.train import train
@@ -377,3 +379,18 @@ def test_nearest_is_the_one_of_all_pairs_in_chunks(monkeypatch):
     whole = baselines(train, targets, sources, references)
     monkeypatch.setattr("bertkit.evaluation.translation.CHUNK", 4)
     assert baselines(train, targets, sources, references) == whole
+
+
+def test_all_targets_of_a_source_stay_together(tmp_path):
+    rows = [{"text": f"source {n % 20}", "target": f"target {n}"} for n in range(100)]
+    file = str(write_rows(tmp_path / "t.jsonl", rows))
+    held = load(DataSpec(source=file, validation=0.2), Text2TextGeneration.schema).rows
+    assert set(held["train"]["text"][:]).isdisjoint(held["validation"]["text"][:])
+    data = load(DataSpec(source=file), Text2TextGeneration.schema)
+    fold_of, _ = fold_rows(data, 2, 0, ())
+    assert len({*zip(data.rows["train"]["text"][:], fold_of, strict=True)}) == 20
+
+
+def test_bleu_is_shown_where_another_metric_is_the_headline():
+    scores = {"bleu": 1.0, "chrf": 2.0, "exact_match": 0.0}
+    assert overall_metrics(scores, "chrf") == ["chrf", "bleu", "exact_match"]

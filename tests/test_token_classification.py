@@ -3,6 +3,7 @@ saved.
 """
 
 import copy
+import dataclasses
 import json
 import math
 from collections import Counter
@@ -26,17 +27,19 @@ from small import message_of, raises, read_as, read_rows, write_rows
 from small import read_data as load_data
 from test_task_contract import ask, opened
 from torch import nn
+from torch.nn import functional as F
 
 import bertkit
 from bertkit.data.checks import check
 from bertkit.data.tagging import entities, from_bio, invalid, tag_names
 from bertkit.data.units import sentences, text_of, words_of
 from bertkit.data.word_spans import spans_to_tags, words
+from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
 from bertkit.files import read_json
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads import crf, posteriors
-from bertkit.models.heads.tagger import Emissions
+from bertkit.models.heads.tagger import Emissions, decode_tags, gold_posteriors
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.mistakes import sentence_mistake
 from bertkit.report.verdict import score_findings
@@ -641,3 +644,45 @@ def test_lists_that_pandas_wrote_as_text_name_the_format_to_use(tmp_path):
     path = tmp_path / "t.csv"
     pandas.DataFrame({"tokens": [["EU", "rejects"]], "tags": [["B-ORG", "O"]]}).to_csv(path, index=False)
     assert "write JSON lists in jsonl" in message_of(DataError, read_as, NER, path)
+
+
+def read_by_a_model(case, folder, **more):
+    """A task of this case, its first batch, and what a model says of it."""
+    task = dataclasses.replace(case, options={**case.options, **more}).task(folder)
+    features = task.features(case.rows())
+    batch = Collator.of(task.tokenizer, task.padding)(task.examples(features, range(len(features))))
+    torch.manual_seed(0)
+    model = task.model(encoder(folder)).eval()
+    small.stir(model.parameters())
+    with torch.no_grad():
+        return task, batch, task.forward(model, batch)
+
+
+def test_class_weights_are_those_of_torch_and_twice_as_high_double_a_chain(tiny_encoder):
+    task, batch, outputs = read_by_a_model(BY_ID["ner-document"], tiny_encoder)  # ANIMAL: 2
+    words, labels = task.loss_inputs(outputs, batch)
+    weight = torch.tensor([2.0 if tag.endswith("ANIMAL") else 1.0 for tag in task.tags])
+    expected = F.cross_entropy(words.logits.flatten(0, -2), labels.flatten(), weight).item()
+    assert task.loss(outputs, batch).item() / task.count(batch) == pytest.approx(expected, rel=1e-5)
+    case = BY_ID["ner-crf"]
+    plain, batch, outputs = read_by_a_model(case, tiny_encoder)
+    twice = dict.fromkeys(("O", "ANIMAL", "SENSE"), 2.0)
+    double = dataclasses.replace(case, options={**case.options, "class_weights": twice}).task(tiny_encoder)
+    assert double.loss(outputs, batch).item() == pytest.approx(
+        2 * plain.loss(outputs, batch).item(), rel=1e-5
+    )
+    assert double.count(batch) == 2 * plain.count(batch)
+
+
+def test_an_entity_of_independent_words_has_the_probability_of_its_tags_and_of_its_end():
+    tags = "O B-X I-X".split()
+    table = np.array([[0.2, 0.7, 0.1], [0.1, 0.2, 0.7], [0.5, 0.2, 0.3]])
+    logits = (2 * np.log(table)).astype(np.float32)
+    whole, ending = decode_tags([logits, logits[:2]], None, tags, 2.0, plain=False)
+    assert whole.tags == ["B-X", "I-X", "O"]
+    assert whole.scores == pytest.approx([0.7, 0.7, 0.5], rel=1e-5)
+    scores = [row.entities[0].score for row in (whole, ending)]
+    assert scores == pytest.approx([0.7 * 0.7 * (1 - 0.3), 0.7 * 0.7], rel=1e-5)
+    ((found, ids),) = gold_posteriors([logits], [[1, 2, 0]], None, tags, 2.0, plain=False)
+    assert found == pytest.approx(table, rel=1e-5)
+    assert ids.tolist() == [1, 2, 0]

@@ -45,14 +45,14 @@ from bertkit.engine.arguments import Arguments
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
-from bertkit.inference.evaluate import evaluate
+from bertkit.inference.evaluate import _require_same_hold_out, evaluate
 from bertkit.inference.predictor import load
 from bertkit.models import encoder as encoders
 from bertkit.models import untrusted
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.recipe.training_arguments import DECIDED, EARLIER, training_fields
 from bertkit.run import Run
-from bertkit.sections import Batching
+from bertkit.sections import Batching, DataSpec
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import finish as program
 from bertkit.training.seed import METHODS
@@ -836,3 +836,31 @@ def test_the_best_checkpoint_alone_is_saved(tmp_path, tiny_encoder):
     never = ["training.save_strategy=best", "training.eval_strategy=no"]
     said = r"training\.save_strategy: best needs evaluations"
     raises(RecipeError, said, load_recipe, tmp_path / "small.yaml", never)
+
+
+MOVES = {
+    "validation": 0.5,
+    "test": 5,
+    "group_by": "id",
+    "seed": 1,
+    "splits": {"train": "a"},
+    "exclude": "x.csv",
+    "relabel": "x.csv",
+    "columns": {"text": "t"},
+    "labels": "casefold",
+    "labels_separator": ";",
+    "missing_labels": "ignore",
+}
+
+
+@pytest.mark.parametrize("key", MOVES)
+def test_whatever_holds_out_other_rows_is_refused_in_an_evaluation(key):
+    trained = DataSpec(source="rows.jsonl", validation=0.25)
+    other = trained.model_copy(update={key: MOVES[key]})
+    raises(RecipeError, "that the model was trained on", _require_same_hold_out, other, trained)
+
+
+def test_early_stopping_wants_more_than_its_threshold(tiny_encoder, tmp_path):
+    recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "early_stopping={patience: 1, threshold: 0.1}")
+    run = train(recipe, tmp_path / "run", metrics=[Scripted(0.2, 0.25, 0.5, 0.9)])
+    assert evaluations(run, "eval_mine") == [0.2, 0.25]

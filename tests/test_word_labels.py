@@ -206,6 +206,10 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
         (["task.labels=[A, B]", "task.class_weights={O: 2}"], r"class_weights\.O: not a label"),
     ):
         raises(UserError, message, load_recipe, file, overrides)
+    tags = ["task.scheme=BIO", "task.labels=[O, B-PER, I-PER]"]
+    load_recipe(file, [*tags, "task.class_weights={PER: 2, O: 0.5}"])
+    weights = "task.class_weights={B-PER: 2}"
+    raises(UserError, r"class_weights\.B-PER: not a label", load_recipe, file, [*tags, weights])
     conll(tmp_path / "one.conll", "the/X cat/X")
     for overrides, message in (
         (["task.labels=[DET, ADJ]"], r"task\.labels lacks: NOUN, VERB"),
@@ -318,3 +322,14 @@ def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder, tmp_path):
     conll(tmp_path / "dev.conll", "the/DET cat/NOUN", "ran/VERB")
     scores = bertkit.evaluate(tmp_path, data=tmp_path / "dev.conll", task="token-classification")
     assert {"accuracy", "f1_macro", "f1/DET"} <= scores["metrics"].keys()
+
+
+def test_class_labels_of_io_may_have_dashes(tmp_path):
+    tags = List(ClassLabel(names=["O", "art-film", "art-other"]))
+    features = Features({"tokens": List(Value("string")), "tags": tags})
+    file = tmp_path / "t.parquet"
+    Dataset.from_dict({"tokens": [["a", "b"]], "tags": [[1, 0]]}, features=features).to_parquet(file)
+    data = read(file, data_scheme="IO")
+    options = TokenClassificationOptions(name="token-classification", data_scheme="IO")
+    settled = TokenClassification.infer_options(options, data.rows["train"], data.class_names)
+    assert settled["labels"] == ["art-film"]

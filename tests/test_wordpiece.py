@@ -185,6 +185,8 @@ def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus, tmp_path, 
     (tmp_path / "few.txt").write_text("low lower lowest\n" * 9)
     caplog.clear()
     assert len(train_tokenizer([tmp_path / "few.txt"], tmp_path / "few", vocab_size=60)) == 24
+    one = train_tokenizer(tmp_path / "few.txt", tmp_path / "one", vocab_size=60, columns="text")
+    assert len(one) == 24
     assert "only these tokens, of 60 requested" in caplog.text
     assert "no room for BERT's own ids" in caplog.text
     assert "9 texts, 27 words, 7 characters\n" in caplog.text

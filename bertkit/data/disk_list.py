@@ -13,6 +13,7 @@ from itertools import islice
 from typing import IO, Any
 
 from bertkit.errors import DataError, translated
+from bertkit.text import plain
 
 AT_A_TIME = 1000  # rows, or values of a column, that are Python objects at the same time
 
@@ -35,7 +36,7 @@ class DiskList(Sequence[Any]):
 
     def extend(self, values: Iterable[Any]) -> None:
         """Add these values at the end."""
-        encode = json.JSONEncoder(default=repr, ensure_ascii=False).encode
+        encode = json.JSONEncoder(default=plain, ensure_ascii=False).encode
         rest = iter(values)
         while lines := [
             f"{encode(value)}\n".encode(errors="surrogatepass") for value in islice(rest, AT_A_TIME)

@@ -46,6 +46,11 @@ def _points(group: str, *path: str) -> dict[str, list[EntryPoint]]:
     return points
 
 
+def forget() -> None:
+    """Look for packages again: one may have been installed."""
+    _points.cache_clear()
+
+
 def _package(point: EntryPoint) -> str:
     package: Any = point.dist
     return f"{package.name} {package.version}"

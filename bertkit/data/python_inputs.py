@@ -53,7 +53,7 @@ def data_section(data: Any) -> tuple[Json, dict[str, Rows]]:
         source, rows = data_section(data["source"])
         return {**section, **source}, rows
     of_section = data.keys() & DataSpec.model_fields.keys() and "train" not in data
-    if of_section and not is_rows(data.get("validation")) and isinstance(data.get("test"), Real | None):
+    if of_section and all(isinstance(data.get(split), Real | None) for split in ("validation", "test")):
         return dict(data), {}  # a section without its source
     return _by_split(data)
 
@@ -78,7 +78,11 @@ def scored_section(data: Any) -> Json:
 
     Raises DataError as `data_section` and `store_rows` do.
     """
+    if isinstance(data, Mapping) and not is_rows(data) and is_rows(data.get("source")):
+        data = {**data, "source": {"test": data["source"]}}
     section, rows = ({}, {"test": data}) if is_rows(data) else data_section(data)
+    if not rows and "source" not in section:
+        raise DataError("data", "has no rows to score", _FORMS)
     return section | (store_rows(rows) if rows else {})
 
 

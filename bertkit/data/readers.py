@@ -63,6 +63,7 @@ def by_name(name: str) -> Reader:
         return readers[0]
     names = [reader.name for reader in formats()]
     what = _others().get(name, f"no format {name!r}{did_you_mean(name, names)}")
+    plugins.forget()  # one may be installed now
     raise DataError("data.format", str(what), f"Known: {', '.join(names)}.")
 
 
@@ -97,8 +98,8 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
         return by_name(spec.format)
     suffix = suffix_of(path)
     readers = by_suffix(suffix)
-    if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
-        raise DataError(path, f".{suffix} is not supported", "Save it as .xlsx, .csv or .parquet.")
+    if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow", "zip"):
+        raise DataError(path, f".{suffix} is not supported", "Save or unpack it as .xlsx, .csv or .parquet.")
     if len(readers) > 1:
         raise DataError(
             path,

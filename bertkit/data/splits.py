@@ -60,7 +60,7 @@ def hold_out(
     unordered: see `text_keys`. Raises DataError where no row can be held out.
     """
     labels = _labels(train, target, names)
-    units = _units(train, texts, unordered)
+    units = _units(train, texts, unordered, target)
     left = len(train)
     wanted = int(size) if size >= 1 else max(1, round(size * total))
     too_many = wanted >= left and (size >= 1 or left < total)
@@ -117,7 +117,7 @@ def folds(
     at most, and so do their numbers of rows with a label. Raises DataError where there are fewer rows or
     groups than folds.
     """
-    units = _units(table, texts, unordered, groups)
+    units = _units(table, texts, unordered, target, groups)
     if len(units) < count:
         has = f"train has {len(units)} ({counted(len(table), 'row')})"
         what = f"{count} folds need at least {count} groups; {has}"
@@ -205,7 +205,7 @@ def _labels(table: Table, target: str | None, names: Names | None) -> list[Seque
 
 
 def _units(
-    table: Table, texts: Sequence[str], unordered: int, groups: Collection[str] = ()
+    table: Table, texts: Sequence[str], unordered: int, target: str | None, groups: Collection[str] = ()
 ) -> list[list[int]]:
     """The rows, those together that have the same texts, or belong to one group or have the same value in one
     of the columns `groups`, directly or by way of other rows.
@@ -214,6 +214,8 @@ def _units(
     from scipy.sparse.csgraph import connected_components
 
     links = coo_array((len(table), len(table)), dtype=bool)
+    # of a text that has several targets, unless either may be the target
+    texts = [name for place, name in enumerate(texts) if place < unordered or name != target]
     same_texts = text_keys(*(table.values[name] for name in texts), unordered=unordered)
     for values in (same_texts, *(text_keys(table.values[name]) for name in groups), table.origin.groups):
         first = dict[int, int]()

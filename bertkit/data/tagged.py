@@ -77,7 +77,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     tag that its scheme does not allow.
     """
     repaired = array("q")
-    stated = scheme or _scheme_of(table)
+    stated = scheme if scheme == "none" else _scheme_of(table, scheme)
 
     def convert(number: int, row: Record) -> list[str] | None:
         tags = row["tags"]
@@ -105,8 +105,10 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     return table.with_(tags=bio), findings
 
 
-def _scheme_of(table: Table) -> Scheme:
-    """The scheme of its tags. Raises DataError where none or some of them have a prefix."""
+def _scheme_of(table: Table, stated: Scheme | None) -> Scheme:
+    """The scheme of its tags, as stated or found. Raises DataError where none or some of them have a
+    prefix.
+    """
     values = table.values["tags"]
     tags = set(chain.from_iterable(value or () for value in values))
     if tags and all(tag.isdecimal() for tag in tags):
@@ -115,6 +117,8 @@ def _scheme_of(table: Table) -> Scheme:
             f"its tags are numbers: {listed(sorted(tags, key=int))}",
             "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}",
         )
+    if stated:
+        return stated
     if without_prefixes(tags):
         what = f"tags without prefixes such as B- and I-: {listed(sorted(tags))}"
         labels = "If each is the label of one word, such as a part of speech, write  task: {scheme: none}"

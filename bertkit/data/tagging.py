@@ -146,6 +146,12 @@ def word_tags(tags: Sequence[str], words: Sequence[int], scheme: Learned) -> lis
     return tags_of(kept, len(words), scheme)
 
 
+def of_group(tags: Sequence[str]) -> str:
+    """The tag of a token with several words that have these tags; see `tagger.expand_groups`."""
+    prefix = {"BE": "S", "IE": "E"}.get(tags[0][:1] + tags[-1][:1], tags[0][:1])
+    return prefix + tags[0][1:]
+
+
 def _joined(before: str, tag: str) -> bool:
     """Whether this tag continues the entity of the tag before."""
     return tag[0] in "IE" and before[0] in "BI" and tag[2:] == before[2:]

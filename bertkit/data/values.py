@@ -52,7 +52,8 @@ def read_inputs(
     """Rows that a caller gives, each a text or a mapping -> their input and context columns, by canonical
     name.
 
-    inputs: alternatives, such as `schema.inputs`; the first row decides which one all rows have.
+    inputs: alternatives, such as `schema.inputs`; the first row decides which one all rows have, preferably
+    the one that is mapped.
     mapped: canonical column -> column of the rows; the canonical name is understood as well.
     start: rows that came before, for messages.
     Raises DataError with the rows that lack a column or its value, or hold something else.
@@ -66,7 +67,9 @@ def read_inputs(
             problems.add(where, f"expected {expected}, found {short_repr(row)}", "Give texts or dicts.")
     problems.raise_if_any()
     where, first = numbered[0]
-    chosen = next((names for names in inputs if has_columns(first, names, mapped)), None)
+    stated = frozenset().union(*inputs) & mapped.keys()  # as in `choose_columns`
+    ordered = sorted(inputs, key=stated.__ne__)
+    chosen = next((names for names in ordered if has_columns(first, names, mapped)), None)
     if chosen is None:
         needed = " or ".join(", ".join(sorted(names)) for names in inputs)
         raise DataError(
@@ -197,7 +200,8 @@ def _text(value: Any) -> str:
 
 
 def _label(value: Any, *, verbatim: bool = False) -> str | None:
-    if isinstance(value, list) or (isinstance(value, str) and "|" in value and not verbatim):
+    text = isinstance(value, str) and not verbatim
+    if isinstance(value, list) or (text and ("|" in value or value.startswith(("['", '["')))):
         raise WrongColumn(f"holds several labels, {short_repr(value)}; map the column as `labels`")
     if is_blank(value):
         return None
@@ -278,7 +282,7 @@ def _number(value: Any) -> float | None:
         number = float(value)
     except (ValueError, TypeError, OverflowError):
         if isinstance(value, str) and _COMMA.fullmatch(value):
-            fix = 'give the frame pandas.read_csv(FILE, sep=";", decimal=",")'
+            fix = 'give the frame pandas.read_csv(FILE, sep=";", decimal=","), or thousands="," for thousands'
             raise WrongColumn(f"holds {short_repr(value)}, with a decimal comma; {fix}") from None
         raise WrongType(value, "a number") from None
     if not math.isfinite(number):

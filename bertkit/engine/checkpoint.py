@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState
 
@@ -174,8 +175,16 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         for group, saved in zip(current, groups, strict=True)
     ):
         raise other_optimizer(folder)
+    names = ("weight_decay", "initial_lr")  # of the recipe, which may have changed since the checkpoint
+    stated = [{name: group[name] for name in names if name in group} for group in current]
     optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
     scheduler.load_state_dict(rest["scheduler"])
+    for group, values in zip(optimizer.param_groups, stated, strict=True):
+        group.update(values)
+    if isinstance(scheduler, LambdaLR):
+        scheduler.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        for group, factor in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+            group["lr"] = group["initial_lr"] * factor(scheduler.last_epoch)
     if scaler and rest.get("scaler"):
         scaler.load_state_dict(rest["scaler"])
 

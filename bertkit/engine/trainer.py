@@ -174,6 +174,9 @@ class Trainer(CheckpointTrainer):
     ) -> tuple[int, int]:
         stated = self._early_stopping()
         done = super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *rest)
+        # of the recipe, which may have changed
+        self.state.compute_steps(self.args, max_steps)  # type: ignore[no-untyped-call]
+        self._forget_other_metric()
         self.batches.set_epoch(done[0])  # transformers before 5.17 tells no sampler that skips batches
         restored = self._early_stopping()
         for ours, loaded in zip(stated, restored, strict=True):
@@ -187,6 +190,14 @@ class Trainer(CheckpointTrainer):
             if self.state.global_step  # else its counter is of another training
         )
         return (num_train_epochs, 0) if over else done
+
+    def _forget_other_metric(self) -> None:
+        """Of a checkpoint chosen by another metric, the score is not the one to beat."""
+        state = self.state
+        name = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
+        scores = [event.get(name) for event in state.log_history if event["step"] == state.best_global_step]
+        if state.best_global_step and state.best_metric not in scores:
+            state.best_metric = state.best_global_step = None
 
     def _early_stopping(self) -> list[EarlyStoppingCallback]:
         return [c for c in self.callback_handler.callbacks if isinstance(c, EarlyStoppingCallback)]

@@ -77,8 +77,9 @@ def tagged(read: Read) -> list[Target]:
     for (kind, first, end), decision in predicted:
         parts = {}
         for number, feature in enumerate(read.features):
-            pairs = zip(feature["words"], feature["heads"], strict=True)
-            if cells := [(head, ids[tags[w]]) for w, head in pairs if first <= w < end and tags[w] in ids]:
+            groups = zip(feature["words"], feature["ends"], feature["heads"], strict=True)
+            tagged_heads = [(head, tagging.of_group(tags[w:e])) for w, e, head in groups if first <= w < end]
+            if cells := [(head, ids[tag]) for head, tag in tagged_heads if tag in ids]:
                 parts[number] = _emissions(*map(list, zip(*cells, strict=True)))
         if parts:
             text = decision.get("text", decision.get("word"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.data.python_rows import Rows, column_names, frame_rows, is_frame, with_added
+from bertkit.data.python_rows import Rows, column_names, frame_rows, is_a, is_frame, with_added
 from bertkit.errors import DataError
 from bertkit.inference.predict_file import with_columns
 from bertkit.inference.predictor import Predictor, load, load_as
@@ -66,11 +66,11 @@ class batch:
         return partial(type(self), **{option.name: getattr(self, option.name) for option in fields(self)}), ()
 
     def __call__(self, rows: Rows) -> Rows:
-        if not isinstance(rows, Mapping) and not is_frame(rows):
+        if not isinstance(rows, Mapping) and (not is_frame(rows) or is_a(rows, "datasets.Dataset")):
             raise DataError(
                 "",
                 f"expected a batch, a dict of columns or a frame, found {short_repr(rows)}",
-                "Pass texts and lists of rows to bertkit.load(…).",
+                "Pass texts and lists of rows to bertkit.load(…), a Dataset to its `frame`.",
             )
         with vars(self)["lock"]:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)

@@ -58,7 +58,7 @@ def _value(field: Key, holds: Any, value: Any) -> str:
     if field.role == "vector":
         return f"{len(value)} numbers: {', '.join(f'{number:.4f}' for number in value[:4])}, …"
     if isinstance(value, list):
-        return ", ".join(value) or "none"
+        return ", ".join(map(str, value)) or "none"
     if isinstance(value, float):
         return f"{value:.3f}"
     if value is None:
@@ -76,7 +76,10 @@ def flat(answer: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            yield f"{prefix}{key}", "|".join(value) if key in NAMES else json.dumps(value, ensure_ascii=False)
+            yield (
+                f"{prefix}{key}",
+                "|".join(map(str, value)) if key in NAMES else json.dumps(value, ensure_ascii=False),
+            )
         else:
             yield f"{prefix}{key}", value
 

@@ -30,7 +30,7 @@ from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import Predict, Task
 from bertkit.text import Json
-from bertkit.validation import did_you_mean
+from bertkit.validation import describe, did_you_mean
 
 # keys of `data:` that decide which rows are held out
 HOLD_OUT = (
@@ -179,7 +179,7 @@ def rows_of_split(
         raise DataError(
             "split",
             f"no split {split!r}{did_you_mean(split, read.rows)}; {have}",
-            "Train with  data: {test: 0.1},  which holds it out, or pass labelled rows as `data`.",
+            "Hold it out of train:  data: {validation: 0.1, test: 0.1}.  Or pass labelled rows as `data`.",
         )
     targets = task.schema.targets
     rows = read.rows[split]
@@ -242,6 +242,8 @@ def evaluate(
     >>> 0 <= scores["metrics"]["accuracy"] <= 1
     True
     """
+    if not isinstance(metrics, list | tuple):
+        raise RecipeError("metrics", f"expected a list, found {describe(metrics)}", "Pass metrics=[…].")
     if rerank is None and depth != DEPTH:
         raise UserError("depth", "has no effect without rerank", "Leave it out, or name a cross-encoder.")
     folder = Path(source).expanduser()

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from bertkit.data.schema import Answer
 from bertkit.data.units import text_of
-from bertkit.data.values import given_cell
+from bertkit.data.values import given_cell, has_columns
 from bertkit.errors import DataError
 from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
@@ -34,6 +34,8 @@ def writer_of(
         raise DataError(f"format {name}", "is only for models that find entities", "Leave it out.")
     if name == "entities":
         return None
+    if name not in OUTPUT_FORMATS:
+        raise DataError("format", f"no format {name!r}", f"Choose entities, {', '.join(OUTPUT_FORMATS)}.")
     suffixes, write = OUTPUT_FORMATS[name]
     if output:
         require_suffix(output, *suffixes)
@@ -59,7 +61,10 @@ def entity_cells(pairs: Pairs, start: int, columns: Record) -> Iterator[Sequence
 
 def _text_of(row: Record, columns: Record) -> str:
     """The text of a row, or of its tokens: what `start` and `end` of its entities refer to."""
-    return text_of({name: given_cell(row, name, columns) for name in ("tokens", "text")})
+    names = ["tokens", "text"]
+    if columns.keys() & names == {"tokens"} and has_columns(row, ["tokens"], columns):
+        names.pop()
+    return text_of({name: given_cell(row, name, columns) for name in names})
 
 
 def _write_masked(columns: Record, file: IO[str], pairs: Pairs) -> None:

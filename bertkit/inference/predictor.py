@@ -33,7 +33,7 @@ from bertkit.models.untrusted import read_object, require_model, vet
 from bertkit.sections import ModelSpec
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
-from bertkit.text import Json, Record, beginning, unique
+from bertkit.text import Json, Record, beginning, short_repr, unique
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +122,8 @@ class Predictor:
                 f"a model for {task.name} does not compute vectors of texts",
                 "Use bertkit.Features, which takes vectors from the layers of any encoder.",
             )
+        if side not in ("text", "query", "document"):
+            raise UserError("side", f"expected text, query or document, found {short_repr(side)}")
         checked = _texts(texts)
         read = checked or ["a"]  # without texts, any text shows the size
         parts = list[np.ndarray]()

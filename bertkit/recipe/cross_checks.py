@@ -357,9 +357,12 @@ def _check_labels(task: Json) -> Iterator[KeyProblem]:
     for label, count in Counter(labels).items() if in_order else ():
         if count > 1:
             yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "Keep one.")
+    if task.get("scheme", "none") != "none":  # of types, where the labels are tags
+        prefixed = "O" in labels and any(name[1:2] == "-" for name in labels)
+        labels = ["O", *(name[2:] if prefixed else name for name in labels if name != "O")]
     for key in ("class_weights", "thresholds", "cutoffs"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
-            if label not in labels and (label != "O" or task.get("scheme", "none") == "none"):
+            if label not in labels:
                 what = f"not a label{did_you_mean(label, labels)}"
                 yield KeyProblem(("task", key, label), what, f"Labels: {short_repr(labels)}.")

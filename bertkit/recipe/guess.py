@@ -47,7 +47,7 @@ LONGER = 4  # times the words of the next column: the text
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d*)?([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _DATE = re.compile(r"(\d{4}[-./]\d\d?[-./]\d\d?|\d\d?[-./]\d\d?[-./]\d{2,4}).*")
-_NO_LABEL = re.compile(r"(.*[\W_])?(id|idx|index|date|time|timestamp|year|url)", re.IGNORECASE)
+_NO_LABEL = re.compile(r"(.*[\W_])?(id|idx|index|date|time|timestamp|year|url)|", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)

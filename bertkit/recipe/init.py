@@ -178,7 +178,7 @@ def _look(spec: DataSpec, source: Path) -> tuple[dict[str, Column], Json]:
         table[name] = Column(name, [row.get(name) for row in rows])
     # a usual name of a column is not taken for a value
     headed &= {*chain.from_iterable(NAMES.values())}.isdisjoint(map(str.casefold, table))
-    if headed and any(column.is_class and column.cells.count(column.name) > 1 for column in table.values()):
+    if headed and any(n and c.is_class and c.cells.count(n) > 1 for n, c in table.items()):
         needs["header"] = names_of(table)
         pairs = zip(needs["header"], table.values(), strict=True)
         table = {name: Column(name, [column.name, *column.cells]) for name, column in pairs}

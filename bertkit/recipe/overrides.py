@@ -203,7 +203,7 @@ def plain_value(value: Any) -> Any:
         case os.PathLike():
             return os.fspath(value)
         case str() if not isinstance(value, RowsFolder):
-            return str(value)
+            return str.__str__(value)  # of an enum its value
         case bool() | None:
             return value
         case Integral():  # numpy's numbers too

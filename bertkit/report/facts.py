@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import TemplateError
 from pydantic import ValidationError
@@ -171,9 +171,11 @@ def data_of(row: Row) -> Json:
 
 def task_of(facts: Facts) -> Task:
     """The task as it was scored, without a tokenizer, which `grade` does not need."""
-    kind: Any = get_task(facts.task)
-    task: Task = kind(kind.Options.model_construct(**facts.options), None, facts.max_length)
-    return task
+    kind = get_task(facts.task)
+    task: Any = object.__new__(kind)  # `__post_init__` may read the tokenizer
+    options = kind.Options.model_construct(**facts.options)
+    vars(task).update(options=options, tokenizer=None, max_length=facts.max_length)
+    return cast(Task, task)
 
 
 def graded(task: Task, rows: Sequence[Row]) -> Graded:

@@ -17,8 +17,8 @@ from bertkit.tasks import get_task
 from bertkit.text import Lines, Record, columns, counted, shell_word
 
 OVERALL = (
-    "chrf f1 precision recall exact_match accuracy f1_macro f1_micro matthews_correlation roc_auc pearson "
-    "spearman ndcg@10 mrr@10 recall@100 mrr accuracy_at_1 triplet_accuracy average_precision "
+    "bleu chrf f1 precision recall exact_match accuracy f1_macro f1_micro matthews_correlation roc_auc "
+    "pearson spearman ndcg@10 mrr@10 recall@100 mrr accuracy_at_1 triplet_accuracy average_precision "
     "perplexity nsp_accuracy"
 ).split()
 

@@ -169,7 +169,7 @@ def searcher(
     an error before a model is loaded.
     """
     opened = Store.open(store)
-    wanted = filter if isinstance(filter, Mapping) else parse_filter(filter, opened.columns)
+    wanted = filter if isinstance(filter, Mapping) else parse_filter(filter or (), opened.columns)
     to_sql(wanted, opened.columns)
     files = opened.made_with
     try:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem
+from bertkit.recipe.overrides import plain_value
 from bertkit.retrieval.documents import TYPE_NAMES
 from bertkit.text import Record, short_repr
 
@@ -60,7 +61,7 @@ def to_sql(filter: Filter, columns: Columns) -> str | None:
     """
     tests = [
         (name, sign, value if isinstance(value, list) else [value])
-        for name, wanted in filter.items()
+        for name, wanted in plain_value(filter).items()
         for sign, value in (wanted.items() if isinstance(wanted, Mapping) and wanted else [("eq", wanted)])
     ]
     if sum(len(values) or 1 for *_, values in tests) > MAX_VALUES:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from os import fspath
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -65,6 +65,8 @@ def mine(
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
         raise DataError(f"count must be at least 1 (found {count}), skip at least 0 (found {skip})")
+    if form not in get_args(Form):
+        raise DataError("form", f"expected negatives or candidates, found {form!r}")
     beir = read_beir(folder)
     model = dual_encoder(fspath(source))
     if split not in beir.qrels:

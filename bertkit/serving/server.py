@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import signal
 import socket
+from contextlib import suppress
 from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +73,10 @@ def serve(
 
     >>> bertkit.serve("runs/quickstart", port=8000)  # doctest: +SKIP
     """
+    with suppress(RuntimeError):  # there is none
+        asyncio.get_running_loop()
+        what = "an event loop is running here, as in a notebook"
+        raise UserError("", what, "Start it in a terminal: bertkit serve RUN")
     limits = Limits(max_batch_tokens, max_client_batch_size, max_concurrent_requests, payload_limit, timeout)
     name = fspath(source)
     api_key = read_api_key(api_key_file)

@@ -18,7 +18,7 @@ from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.units import sentences
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.word_windows import encode_words
-from bertkit.errors import RecipeError
+from bertkit.errors import RecipeError, translated
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.metrics import regression
 from bertkit.models.encoder import Encoder, classifier, load_model
@@ -107,9 +107,12 @@ def register(task: type[T]) -> type[T]:
     """
     name = str(getattr(task, "name", task.__name__))
     owner = "bertkit" if name in OURS else package_of(name)
-    if why := f"{owner} has a task of this name" if owner else _fault(task, name):
+    where = f"the task {short_repr(name)}"
+    with translated(Exception, RecipeError, where, "is declared wrongly", "Correct the class."):
+        why = f"{owner} has a task of this name" if owner else _fault(task, name)
+    if why:
         raise RecipeError(
-            f"the task {short_repr(name)}",
+            where,
             why,
             "Correct the class, or its name; a task with an entry point is not registered.",
         )
@@ -143,13 +146,14 @@ def get_task(name: str, package: object = None) -> type[Task]:
     if task := OURS.get(name) or _OTHERS.get(name):
         return task
     if not package_of(name):
+        names = task_names()
+        plugins.forget()  # one may be installed now
         if stated := _PACKAGE.fullmatch(str(package)):
             raise RecipeError(
                 "task.name",
                 f"its task {short_repr(name)} is of the package {stated[1]}, which is not installed",
                 f"pip install {stated[1]}",
             )
-        names = task_names()
         raise RecipeError(
             "task.name",
             f"no task {short_repr(name)}{did_you_mean(name, names)}",
@@ -200,4 +204,8 @@ def _fault(task: object, name: str) -> str:
         return f"its Options do not declare  name: Literal[{name!r}]"
     if task.gives("vector") and not issubclass(task, VectorTask):
         return "its answers have vectors, so that it must be a bertkit.tasks.VectorTask"
+    schema = task.schema
+    named = {*schema.targets, *schema.context}.union(*schema.inputs)
+    if unknown := sorted(named - schema.columns.keys()):
+        return f"its schema has no column {', '.join(unknown)}"
     return ""

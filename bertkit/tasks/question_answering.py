@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.disk_list import DiskList
+from bertkit.data.on_disk import first_features, numbers
 from bertkit.data.schema import Answer, Column, Finding, Schema, weighed
 from bertkit.data.squad import locate_answers
 from bertkit.data.table import Checked, Table, required
@@ -187,7 +188,11 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         limits = {"max_length": self.max_length, "stride": self.options.stride}
         columns = encode_pairs(self.tokenizer, rows["question"][:], contexts, **limits)
         if "answers" in rows.column_names:
-            columns["labels"] = label_windows(columns, rows["answers"][:], contexts)
+            answers = rows["answers"][:]
+            columns["labels"] = label_windows(columns, answers, contexts)
+            pairs = zip(columns["row"], columns["labels"], strict=True)
+            whole = {row for row, label in pairs if any(label)}
+            columns["cut"] = [bool(answers[row]["text"]) and row not in whole for row in columns["row"]]
         return Windows(columns, contexts)
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
@@ -195,6 +200,11 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         yield from super().check(features, split)
         if "labels" not in features.column_names:
             return
+        cut = numbers(features, "cut")[first_features(features)]
+        if count := int(cut.sum()):
+            part = part_of(count, len(cut), "question")
+            what = f"{split}: {part} labelled as unanswerable, as no window holds the whole answer"
+            yield weighed(count, len(cut), what, "Raise task.stride or model.max_length.")
         most = self.options.max_answer_length
         first, last = np.array(features["labels"][:]).T
         if count := int((last - first >= most).sum()):

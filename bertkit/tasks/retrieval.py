@@ -84,7 +84,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("PATH_OR_HUB_ID")
-model.encode_query("your question") @ model.encode_document(["a text", "another"]).T""",
+model.similarity(model.encode_query("your question"), model.encode_document(["a text", "another"]))""",
         "cosines and ranks",
         "sentence-similarity",
     )

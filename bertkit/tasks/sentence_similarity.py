@@ -144,7 +144,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             least = min(rows["score"])
             greatest = max(rows["score"])
             settled["score_range"] = options.score_range or [least, greatest]
-            low, high = sorted(settled["score_range"])
+            low, high = settled["score_range"]
             if not low <= least <= greatest <= high:
                 raise DataError(
                     "task.score_range",
@@ -258,7 +258,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         train = baselines.enough(train)
         names = [name for name in self.schema.texts[1:] if name in rows.column_names]
         texts = [rows[name][:] for name in names]
-        vectors = baselines.tfidf_vectors([text for name in names for text in train[name]], texts)
+        learned = [text for name in names if name in train.column_names for text in train[name]]
+        vectors = baselines.tfidf_vectors(learned, texts)
         if "positive" in names:
             vectors["random"] = [*map(similarity.unit, baselines.random_vectors(texts))]
         return {name: self._of_vectors(sides, rows) for name, sides in vectors.items()}

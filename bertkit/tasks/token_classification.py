@@ -224,9 +224,14 @@ class TokenClassification(Task[TokenClassificationOptions]):
         if cls._has(table, "spans") or not cls._has(table, "tags"):
             return table, []
         names = options.tags or options.labels or []
+        if options.data_scheme == "IO" and options.labels:
+            names = ["O", *(name for name in options.labels if name != "O")]
         findings = list[Finding]()
         if "O" in names or (names and options.scheme == "none"):
             table, findings = tagged.named_tags(table, split, names)
+            if options.tags:  # of the model, whose order the file need not have
+                fix = "If its numbers have another order, write the tags as text."
+                findings = [finding._replace(level="warn", fix=fix) for finding in findings]
         table, changes = tagged.tag_words(
             table, split, "none" if options.scheme == "none" else options.data_scheme
         )

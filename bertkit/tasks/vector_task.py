@@ -161,17 +161,25 @@ class VectorTask(Task[V]):
         return {**layout._asdict(), **options}, longest
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        """What every task checks, and whether the encoder was trained with another layout."""
+        """What every task checks, and whether the encoder had another layout or other prefixes."""
         from bertkit.models.heads.vector_head import read_layout
 
         yield from super().check(features, split)
         folder = Path(self.tokenizer.name_or_path)
         if split == "train" and (folder / "modules.json").is_file():
             with suppress(ModelError):  # a layout that bertkit does not have
-                pooling, dense = read_layout(folder)[0][:2]
-                if (pooling, dense) != self.options.layout[:2]:
-                    what = f"the encoder was trained with pooling {pooling} and dense {dense}"
-                    yield warn(what, f"To keep them, write  task: {{pooling: {pooling}, dense: {dense}}}")
+                trained = read_layout(folder)[0][:3]
+                if trained != self.options.layout[:3]:
+                    layout = "pooling: {}, dense: {}, activation: {}".format(*trained)
+                    yield warn(
+                        f"the encoder was trained with {layout}", f"To keep them, write  task: {{{layout}}}"
+                    )
+            with suppress(ModelError):
+                stated = _sentence_transformers(folder / "config_sentence_transformers.json", unit=True)
+                for name in ("query_prefix", "document_prefix"):
+                    if (prefix := stated.get(name, "")) and prefix != getattr(self.options, name):
+                        what = f"the encoder was trained with {name} {prefix!r:.60}"
+                        yield warn(what, f"To keep it, set task.{name}.")
 
     def describe(self) -> str:
         """The task in a few words, such as `mean pooling, dense 256, unit length`."""

@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 
 def train_tokenizer(
-    input: Sequence[str | Path],
+    input: str | Path | Sequence[str | Path],
     output: str | Path,
     *,
     vocab_size: int = 30522,
@@ -67,7 +67,7 @@ def train_tokenizer(
     cased: bool = False,
     min_frequency: int = 2,
     limit_alphabet: int | None = None,
-    columns: Sequence[str] = ("text",),
+    columns: str | Sequence[str] = ("text",),
     max_length: int = 512,
     overrides: Sequence[str] = (),
 ) -> PreTrainedTokenizerBase:
@@ -97,7 +97,8 @@ def train_tokenizer(
     >>> len(bertkit.train_tokenizer(["reviews.csv"], "tokenizer", vocab_size=60))
     29
     """
-    files = [Path(file) for file in input]
+    files = [*map(Path, [input] if isinstance(input, str | Path) else input)]
+    columns = [columns] if isinstance(columns, str) else columns
     output = Path(output).expanduser()
     spec = parse_layout(overrides)
     sizes = {

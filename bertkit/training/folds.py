@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -23,10 +24,10 @@ from bertkit.files import lines_of, read_json, write_json, write_lines
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.evaluate import scored
 from bertkit.models.trained_parts import merged
-from bertkit.recipe.recipe import Recipe
+from bertkit.recipe.recipe import Recipe, read
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.tasks.base import HeldOut, calibrate
-from bertkit.text import Json
+from bertkit.text import Json, Record
 from bertkit.training.job import Job, Jobs
 from bertkit.training.metadata import open_run
 from bertkit.training.score import OutOfFold, mean_and_sd, write_predictions
@@ -35,7 +36,7 @@ from bertkit.training.seed import DONE, fit
 DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
 
 
-def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
+def cross_validate(recipe: Recipe | Record | str | Path, folder: str | Path) -> Path:
     """Train only the models of the folds; returns FOLDER/predictions/train-oof.jsonl, the training rows with
     answers.
 
@@ -46,6 +47,7 @@ def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
     >>> bertkit.cross_validate(bertkit.load_recipe("my.yaml", ["folds=2"]), "folds/mine").name
     'train-oof.jsonl'
     """
+    recipe = cast(Recipe, read(recipe, several=False))
     recipe = recipe if recipe.folds else recipe.with_(f"folds={DEFAULT_FOLDS}")
     run = Run(Path(folder))
     with open_run(recipe, run, resume=True) as (jobs, metadata):

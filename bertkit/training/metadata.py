@@ -94,7 +94,7 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
     for training in () if changed or run.finished else sorted(run.checkpoints.glob("*-*")):
         mark = training / MARK
         recorded = mark.read_text(errors="replace") if mark.is_file() else ""
-        if any(training.iterdir()) and recorded != trained_with(recipe):
+        if names_in(training) and recorded != trained_with(recipe):
             raise RecipeError(training, "contains checkpoints of another recipe", fix)
     tasks = tasks_of_recipe(stored)
     now = [name for name in recipe.parts if name]

@@ -72,7 +72,10 @@ def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dic
     parts = jobs.runs(run)
     folders = {name: part.checkpoints / f"seed-{seed}" for name, part in parts.items()}
     if all(is_trained(part, folders[name]) for name, part in parts.items()):
-        return {name: dict(read_json(folder / DONE)) for name, folder in folders.items()}
+        done = {name: dict(read_json(folder / DONE)) for name, folder in folders.items()}
+        # an only seed is not scored here
+        if len(jobs.recipe.seeds) == 1 or all(outcome["metrics"] for outcome in done.values()):
+            return done
     title = f"seed {seed}" if len(jobs.recipe.seeds) > 1 else "training"
     models = fit(jobs, seed, run.checkpoints / f"seed-{seed}", title, run.folder / "metrics.jsonl", metadata)
     outcomes = {}
@@ -245,7 +248,8 @@ def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, Sco
     data = job.data
     task = runner.task.finished(runner.model.get_base_model() if recipe.peft else runner.model)
     if recipe.peft:
-        save_adapter(runner.model, folder / "adapter", job.encoder)
+        with written_to(folder):
+            save_adapter(runner.model, folder / "adapter", job.encoder)
         runner = replace(runner, model=merged(runner.model))
     if "validation" in data.rows:
         task = calibrate(task, data.rows["validation"], runner)

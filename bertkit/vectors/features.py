@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -213,7 +214,7 @@ def _check(features: Features) -> None:
         wrong["batch_size"] = "an integer from 1 on"
     if not (isinstance(layers, Sequence | np.ndarray) and len(layers) and all(map(is_integer, layers))):
         wrong["layers"] = "a list of integers, such as [-1] or [-4, -3, -2, -1]"
-    if not (isinstance(features.model, str | Path) and str(features.model)):
+    if not (isinstance(features.model, str | PathLike) and str(features.model)):
         wrong["model"] = "a folder or a Hub id"
     if wrong:
         values = {name: short_repr(getattr(features, name)) for name in wrong}
