@@ -132,15 +132,15 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as Python's; of all else its repr."""
-    return value.tolist() if type(value).__module__ == "numpy" else repr(value)
+    """NumPy's numbers and arrays as Python's, others as text."""
+    return value.tolist() if type(value).__module__ == "numpy" else str(value)
 
 
 def json_line(value: Any) -> str:
     """The value as JSON on one line, which is safe to print: control characters are escaped, as JSON does
     it.
     """
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(value, ensure_ascii=False, default=plain)
     return re.sub(_CONTROLS, lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -577,3 +577,11 @@ def test_scores_that_are_no_probabilities_have_no_audit_of_labels(task):
     part = labels(*evidence(rows, **task))
     assert not part.rows
     assert part.summary.startswith(f"There is no audit of labels for {task['name']}")
+
+
+def test_the_command_has_data_settings_of_python_too(tiny_encoder, tmp_path):
+    file = write_recipe(tmp_path, tiny_encoder)
+    out = write_rows(tmp_path / "out.jsonl", [{"location": "train.jsonl:1"}])
+    done = bertkit.audit(str(file), tmp_path / "a", folds=2, exclude=str(out))
+    text = (done.folder / "audit.html").read_text()
+    assert "data.relabel=" not in text or f"{done.folder}/recipe.yaml folds=null" in text

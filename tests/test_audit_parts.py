@@ -349,3 +349,14 @@ def test_the_page_shows_rows_to_label_whatever_their_columns_are_called(tiny_enc
     part = next_part(recipe, labelled, rows, unit_vectors(recipe.model), None)
     shown = page(get_task("text-classification").schema, [part], Path("a"), ["recipe.yaml"])
     assert small.text(0, 0).split()[-1] in shown.partition("<tbody")[2]
+
+
+def test_values_of_one_label_do_not_contradict(tiny_encoder, tmp_path):
+    recipe, rows = evidence(tmp_path, tiny_encoder)
+    recipe = recipe.with_(task={"labels": {"good": "good", "fine": "good", "bad": "bad"}})
+    good = next(row for row in rows if row["label"] == "good")
+    pairs = near_duplicates(recipe, [good, {**good, "label": "fine"}], unit_vectors(recipe.model)).rows
+    alike = [row for row in pairs if row["text"] == good["text"]]
+    assert alike
+    assert {row["target"] for row in alike if row["split"] == "train"} == {"good"}
+    assert all("different" not in row["problem"] for row in alike)

@@ -15,8 +15,10 @@ from torch.testing import assert_close
 from bertkit.errors import ModelError
 from bertkit.files import read_json
 from bertkit.models.bert import bert
-from bertkit.models.encoder import Encoder
+from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.models.new_config import Activation, Architecture, BertConfig
+from bertkit.sections import ModelSpec
+from bertkit.tasks import get_task
 
 VOCAB = 45
 SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
@@ -418,3 +420,11 @@ def test_sinusoids_are_the_papers_and_made_where_a_checkpoint_lacks_them(tmp_pat
     again = bert.BertForPreTraining.from_pretrained(None, config=model.config, state_dict=weights)
     made, wanted = (each.bert.embeddings.position_embeddings.weight for each in (again, model))
     assert torch.equal(made, wanted)
+
+
+def test_sinusoids_are_refused_where_transformers_would_learn_positions(tiny_encoder):
+    spec = ModelSpec(config={**SIZES, "positions": "sinusoidal"}, tokenizer=str(tiny_encoder), max_length=32)
+    kind = get_task("text-classification")
+    options = kind.Options(name=kind.name, kind="single-label", labels={"a": "a", "b": "b"})
+    task = kind(options, load_tokenizer(tiny_encoder), 32)
+    raises(ModelError, "model.config.positions: has an effect only", task.model, resolve_encoder(spec))

@@ -308,3 +308,10 @@ def test_a_card_has_the_mask_of_its_tokenizer(tiny_encoder, tmp_path):
     text = write_card(run).read_text()
     assert "one <mask> in it" in text
     assert "[MASK]" not in text
+
+
+def test_a_pair_that_no_window_holds_is_told(facts):
+    rows = ({**facts.rows[0], "answer": {**facts.rows[0]["answer"], "truncated": True}},)
+    text = card(replace(facts, options={**facts.options, "overflow": "window"}, rows=rows))
+    assert "nothing is truncated" not in text
+    assert "1 of 1 rows" in text

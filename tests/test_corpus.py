@@ -227,6 +227,7 @@ def test_limits_by_split_and_only_the_splits_that_are_asked_for(source):
     assert [len(data.rows[split]) for split in ("train", "test")] == [60, 4]
     held = get(source, limit={"validation": 2, "train": 50}, validation=0.5)
     assert len(held.rows["validation"]) == 2
+    assert any(f.what.startswith("validation: limited to the first 2 documents") for f in held.findings)
     assert set(texts(held)) < set(documents(50))
     assert list(get(source, splits={"test"}, validation=0.2).rows) == ["test"]
     whole = get(source, validation=0.2)

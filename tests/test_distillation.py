@@ -476,3 +476,23 @@ def test_soft_losses_are_those_of_their_formulas(tiny_encoder):
     assert loss.item() == pytest.approx(
         (1 - F.cosine_similarity(student, teacher)).sum().item() / 2, rel=1e-5
     )
+
+
+@pytest.mark.parametrize("name", ["single-label", "similarity-cosent"])
+def test_a_teacher_is_scored_on_labels_as_the_students_data_write_them(name, tiny_encoder, tmp_path):
+    teacher = BY_ID[name]
+    student = BY_ID["similarity-labels"]
+    if name == "single-label":
+        numbers = [str(int(label == "good")) for label in LABELS]
+        labels = {**teacher.options, "labels": ["bad", "good"]}
+        student = Case("0/1", labels, {**teacher.columns, "label": numbers})
+    spec = Distillation(teacher=str(save_teacher(teacher, tiny_encoder, tmp_path / "t")))
+    loss = TeacherLoss()
+    loss.teacher = find_teacher(spec, student.task(tiny_encoder))
+    assert 0 <= loss.score_references(student.rows(), [])["teacher"]["accuracy"] <= 1
+
+
+def test_no_adapter_is_left_for_a_base_with_other_layers(taught_by, tmp_path):
+    run = distilled(tmp_path, taught_by.model, taught_by, "distillation.student.layers=2", "peft.r=2")
+    assert run.finished
+    assert not (run.folder / "adapter").exists()

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from peft import PeftConfig
+from peft import PeftConfig, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from small import (
@@ -814,3 +814,16 @@ def test_lora_finds_layers_at_the_top_of_a_model(targets):
     found = [name for name, layer in adapted.named_modules() if isinstance(layer, LoraLayer)]
     assert found
     assert all(".layers.1." in name for name in found)
+
+
+def test_lora_trains_and_saves_a_pooler_that_the_encoder_lacks(folder):
+    without(folder, "pooler")
+    model = with_lora(classifier(folder), Lora(r=2), {})
+    assert any("pooler" in name and p.requires_grad for name, p in model.named_parameters())
+    assert any("pooler" in name for name in get_peft_model_state_dict(model))
+
+
+@pytest.mark.parametrize("pattern", ["*.query", "qery"])
+def test_patterns_of_ranks_fit_a_module(pattern, tiny_encoder):
+    spec = Lora(rank_pattern={pattern: 4})
+    raises(UserError, r"rank_pattern\..*(no module|regular)", with_lora, classifier(tiny_encoder), spec, {})

@@ -478,3 +478,9 @@ def test_a_title_is_not_a_header(tmp_path):
     raises(UserError, "no column looks like the label", bertkit.init, path)
     path = write_rows(tmp_path / "b.csv", table("Survey\ntext,label", "the cat {n} sat,{side}"))
     raises(DataError, "title above the header", bertkit.init, path)
+
+
+def test_rows_with_no_label_of_several_are_kept(tmp_path):
+    rows = table("text,tags", "the cat {n} sat,{side}|cat") + table("", "a dog {n} ran,", count=4)
+    first = bertkit.init(write_rows(tmp_path / "a.csv", rows))
+    assert "missing_labels" not in first.sections["data"]

@@ -350,6 +350,10 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
         bertkit.evaluate(run.folder, {"source": renamed, "columns": {"text": "review"}})["metrics"]
         == expected
     )
+    file = {"source": section["source"]["test"], "columns": {"text": "review"}}
+    assert bertkit.evaluate(run.folder, file)["metrics"] == expected
+    misspelt = {"source": renamed, "colums": {}}
+    raises(bertkit.RecipeError, "colums", bertkit.evaluate, run.folder, misspelt)
     dev = str(write_rows(tmp_path / "dev.jsonl", VALIDATION))
     done = bertkit.evaluate(run.folder, {"validation": dev}, split="validation")
     assert done["metrics"] == run.results["splits"]["validation"]["metrics"]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import numpy as np
 import pytest
 import small
 from cases import BY_ID
@@ -31,6 +32,7 @@ from bertkit.serving.schemas import RowReader
 from bertkit.tasks import Task, get_task
 from bertkit.tasks.fields import Key, form
 from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions
+from bertkit.text import json_line
 
 MODULE = """
 from typing import Literal
@@ -227,6 +229,8 @@ def test_lists_of_numbers_are_shown():
     spread = form("Spread", "", Key("spread", "number", list[float]), line="{spread}")
     assert answer_line({"spread": [0.5, 1.0]}, forms=[spread]) == "0.5, 1.0"
     assert dict(flat({"labels": [1, 2]})) == {"labels": "1|2"}
+    assert dict(flat({"spread": [np.float32(0.5)]})) == {"spread": "[0.5]"}
+    assert json_line(np.float32(0.5)) == "0.5"
 
 
 @pytest.mark.usefixtures("own")

@@ -714,5 +714,6 @@ def test_answers_that_no_window_holds_are_counted(kinds):
     answers = [{"text": [context.strip()], "answer_start": [0]}, {"text": ["cat"], "answer_start": [4]}]
     rows = rows_of([context] * 2).add_column("answers", answers)
     task = qa(kinds["wordpiece"], max_answer_length=1000)
-    said = [finding.what for finding in task.check(task.features(rows), "train")]
-    assert any("1 of 2 questions (50.0%) is labelled as unanswerable" in what for what in said)
+    for split, label in (("train", "labelled as unanswerable"), ("test", "never answered whole")):
+        whats = [finding.what for finding in task.check(task.features(rows), split)]
+        assert any(f"1 of 2 questions (50.0%) is {label}" in what for what in whats)

@@ -422,4 +422,7 @@ def test_numbers_of_tags_without_prefixes(tmp_path):
     assert options["labels"] == ["PER", "LOC"]
     again, _ = settled(path, **options, data_scheme="IO")
     assert again.rows["train"]["tags"][:] == [["B-PER", "I-PER", "O"], ["B-LOC"]]
-    raises(DataError, "its tags are numbers", settled, path, data_scheme="IO")
+    raises(DataError, r"labels: \[O, PER, LOC", settled, path, data_scheme="IO")
+    words = [{"tokens": ["Ada", "ran", "Ulm"], "tags": ["PER", "O", "LOC"]}]
+    path = write_rows(tmp_path / "w.jsonl", words)
+    assert settled(path, labels=CONLL, data_scheme="IO")[1]["labels"] == ["PER", "LOC"]

@@ -884,7 +884,7 @@ def test_told_where_only_the_best_is_saved_it_is_saved_too(tiny_encoder_with_dro
 def test_a_lower_learning_rate_is_that_of_a_resumed_training(recipe, run):
     train(recipe.with_("training.learning_rate=1e-9"), run.folder, resume=True, changed=True)
     events = read_rows(run.folder / "metrics.jsonl")
-    rates = [event["learning_rate"] for event in events if event["step"] > 7 and "learning_rate" in event]
+    rates = [event["learning_rate"] for event in events if event["step"] > 6 and "learning_rate" in event]
     assert max(rates) <= 1e-9
 
 
@@ -922,3 +922,22 @@ def test_killed_while_it_marks_a_seed_it_is_resumed(recipe, tmp_path):
     seed = run.checkpoints / "seed-42"
     (seed / "recipe.sha256").rename(seed / ".recipe.sha256.0a1b2c3d.writing")
     assert train(recipe, run.folder, resume=True).finished
+
+
+def test_betas_are_those_of_the_recipe_now(recipe, run):
+    train(recipe.with_("training.adam_beta2=0.5"), run.folder, resume=True, changed=True)
+    saved = read_json(newest(run) / "optimizer.json")["plain"]
+    assert saved["groups.0.betas"] == [0.9, 0.5]
+
+
+def test_another_metric_selects_among_the_checkpoints_that_are_kept(
+    tiny_encoder_with_dropout, tmp_path, monkeypatch
+):
+    scores = count(0.5, -0.01)  # of f1_macro: that of step 3 is the best
+    monkeypatch.setattr(TaskData, "evaluate", lambda *_: {"accuracy": 0.9, "f1_macro": next(scores)})
+    more = (*RHYTHM, "training.save_total_limit=9")
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *more)
+    with patch("bertkit.training.seed.merge_and_calibrate", side_effect=Killed):
+        raised(Killed, train, given, tmp_path / "run")
+    other = given.with_("training.metric_for_best_model=f1_macro")
+    assert train(other, tmp_path / "run", resume=True, changed=True).results["seeds"][0]["best_step"] == 3

@@ -549,3 +549,8 @@ def test_a_folder_at_home(trainer, room, tmp_path, monkeypatch):
     done = sweep(recipe_of(room), room / "space.yaml", "~/swept", trials=1, confirm=1)
     assert done.folder == tmp_path / "swept"
     assert Sweep("~/swept").results == done.results
+
+
+def test_shares_of_masks_are_not_compared(room):
+    lines = problems(room, "task.mask_probability: [0.15, 0.4]\ntask.nsp: [nsp, none]\n")
+    assert sum("cannot be swept: Remove it: scores on other masks" in line for line in lines) == 2

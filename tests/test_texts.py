@@ -14,8 +14,9 @@ from tokenizers import normalizers
 from transformers import BertTokenizer
 
 from bertkit.data.rows import Columns
-from bertkit.encoding.texts import encode_texts, unknown_findings
+from bertkit.encoding.texts import encode_texts, length_findings, unknown_findings
 from bertkit.errors import ModelError, RowsError
+from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.passages import Passage, Window, joined, passages
 from bertkit.tasks import get_task
 
@@ -240,3 +241,12 @@ def test_windows_of_a_pair_share_half_of_themselves_at_most(kinds):
     assert (
         len(encode_texts(kinds["wordpiece"], pair, max_length=32, overflow="window", stride=20)["row"]) < 40
     )
+
+
+def test_windows_of_pairs_are_not_advised_again(tiny_encoder):
+    texts = [["a " * 40], ["b " * 50]]
+    options = {"max_length": 16, "overflow": "window", "stride": 2}
+    features = Columns(encode_texts(load_tokenizer(tiny_encoder), texts, **options))
+    *_, finding = length_findings(features, "train", 16)
+    assert "truncated" in finding.what
+    assert finding.fix == "Raise model.max_length."

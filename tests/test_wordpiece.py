@@ -418,3 +418,10 @@ def test_the_command_reports_and_writes_what_the_function_writes(capsys, corpus,
     )
     assert_equal(out, tmp_path / "same")
     assert "already exists" in refused(capsys, "tokenizer", "train", "--input", other, "--output", out)
+
+
+def test_lines_are_counted_once_whatever_the_columns_are(tmp_path):
+    rows = write_rows(tmp_path / "a.jsonl", [{"en": "a", "de": "b"}])
+    (tmp_path / "b.txt").write_text("one text\n")
+    corpus = Corpus([rows, tmp_path / "b.txt"], ["en", "de"], parse_layout([]), BertNormalizer())
+    assert (corpus.texts, corpus.words) == (3, 4)

@@ -30,6 +30,7 @@ from bertkit.report.facts import EDITED
 from bertkit.report.html import render
 from bertkit.report.mistakes import place_of, shortened
 from bertkit.run import OUT_OF_FOLD, Run, names_in, only_writer
+from bertkit.sections import DataSpec
 from bertkit.tasks import get_task, task_names
 from bertkit.training.folds import DEFAULT_FOLDS, cross_validate
 
@@ -105,7 +106,7 @@ def audit(
         run = Run(stored.parent)
         source = str(stored)
     trained = [str(source), *(word for word in overrides if word.startswith("data."))]
-    if not named:
+    if not named or values.keys() & DataSpec.model_fields.keys():
         trained = [f"{folder}/recipe.yaml", "folds=null"]
     if run and data is None and not (overrides or values):
         return _audit(run.recipe, folder, choose, trained, run)

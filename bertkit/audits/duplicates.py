@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Row, Section, by_column, centred, identified, joined, rows_of
+from bertkit.audits.parts import Row, Section, by_column, centred, identified, joined, named, rows_of
 from bertkit.data.schema import Schema
 from bertkit.data.values import folded
 from bertkit.encoding.pieces import tokenize
@@ -54,8 +54,8 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
         if split != "train" and not kind.schema.together
         for number, row in enumerate(rows)
     ]
-    every = [*train, *others]
     schema = kind.schema_of(recipe.task)
+    every = [named(row, schema) for row in (*train, *others)]
     tokenizer = resolve_encoder(recipe.model).tokenizer()
 
     def apart(texts: Sequence[str]) -> Vectors:

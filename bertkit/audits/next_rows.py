@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Row, Section, by_column, joined
+from bertkit.audits.parts import Row, Section, by_column, joined, named
 from bertkit.data.readers import one_text_per_line, read_rows, reader_of
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Schema, columns_of
@@ -72,6 +72,8 @@ def next_part(
             "No rows are chosen for labelling: regression predictions have no probabilities.",
         )
     if run is None:
+        schema = get_task(recipe.task.name).schema_of(recipe.task)
+        labelled = [named(row, schema) for row in labelled]
         answers = head_answers(
             labelled, *(joined(by_column(part, unlabelled.schema, encode)) for part in (labelled, rows))
         )

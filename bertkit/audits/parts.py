@@ -18,7 +18,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
-from bertkit.text import Json, part_of
+from bertkit.text import Json, part_of, unique
 from bertkit.vectors.cache import Encode, Vectors
 from bertkit.vectors.features import Features
 
@@ -27,6 +27,20 @@ Row = Mapping[str, Any]
 
 One of train may have its `fold`, one of another split has its `split`.
 """
+
+
+def named(row: Row, schema: Schema) -> Row:
+    """The row, with the names of labels in place of the values that stand for them."""
+    new = dict(row)
+    for name, column in schema.columns.items():
+        value = row.get(name)
+        if column.names and isinstance(value, str):
+            new[name] = column.names.get(value, value)
+        elif column.names and value:
+            new[name] = unique(column.names.get(label, label) for label in value)
+    return new
+
+
 METHOD = (
     "Each row is predicted by a model that was not trained on it. A {0} is likely wrong if another one is "
     "more probable, and at least one other reaches its threshold: its mean probability over the rows "

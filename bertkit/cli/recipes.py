@@ -207,7 +207,11 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     example="bertkit tokenizer train --input books.txt --output tokenizer",
     page="tokenizer",
 )
-def tokenizer_train(rest: list[str], input: list[str], output: Path, **options: Any) -> None:
-    overrides = [word for word in (*input, *rest) if word.lstrip("~").startswith("data.") and "=" in word]
+def tokenizer_train(
+    rest: list[str], input: list[str], output: Path, columns: list[str], **options: Any
+) -> None:
+    words = (*input, *rest, *columns)
+    overrides = [word for word in words if word.lstrip("~").startswith("data.") and "=" in word]
     files = [word for word in (*input, *rest) if word not in overrides]
-    bertkit.train_tokenizer(files, output, overrides=overrides, **options)
+    names = [name for name in columns if name not in overrides]
+    bertkit.train_tokenizer(files, output, columns=names, overrides=overrides, **options)

@@ -37,7 +37,7 @@ Hashes = NDArray[np.uint64]
 logger = logging.getLogger(__name__)
 DOCUMENTS = "documents.arrow"  # in a folder of the split, in that of the corpus
 FACTS = "facts.json"  # beside it: fingerprint and findings
-RULES = 2  # version of the rules of reading and holding out; part of the cache key
+RULES = 3  # version of the rules of reading and holding out; part of the cache key
 CHARACTERS = 1 << 20  # of documents that are written at a time
 
 
@@ -125,8 +125,12 @@ def _read(
                 break
             digest = hashlib.blake2b(folded(text).encode(), digest_size=8).digest()
             target = _target(digest, spec.seed, held_out) or split
-            if target == split or len(writers[target].origin) != limits.get(target):
-                writers[target].add(text, digest, file, number)
+            writer = writers[target]
+            if target == split or len(writer.origin) != limits.get(target):
+                writer.add(text, digest, file, number)
+            elif not writer.findings:
+                held = counted(limits[target], "document")
+                writer.findings.append(note(f"{target}: limited to the first {held}; others are left out"))
         writers[split].findings += chain.from_iterable(part.findings for part in parts)
         if empty:
             where = locations(empty, range(len(empty)))

@@ -81,8 +81,8 @@ def named_records(records: Records, spec: DataSpec, problems: Problems, prefix: 
             short.append(number)
             continue
         if few or (len(fields) > len(names) and spec.extra_fields == "error"):
-            fix = "remove a title above the header, quote fields that contain the delimiter, or "
-            fix += setting("extra_fields", "ignore")
+            title = "remove a title above the header, " * (spec.header is True)
+            fix = f"{title}quote fields that contain the delimiter, or {setting('extra_fields', 'ignore')}"
             if few:
                 fix = f"complete these rows; to train without them, {setting('missing_fields', 'ignore')}"
             if few and any('"' in field[:1] + field[-1:] for field in fields):

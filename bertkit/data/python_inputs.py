@@ -78,8 +78,9 @@ def scored_section(data: Any) -> Json:
 
     Raises DataError as `data_section` and `store_rows` do.
     """
-    if isinstance(data, Mapping) and not is_rows(data) and is_rows(data.get("source")):
-        data = {**data, "source": {"test": data["source"]}}
+    source = data.get("source") if isinstance(data, Mapping) and not is_rows(data) else None
+    if is_rows(source) or (isinstance(source, str | os.PathLike) and Path(source).is_file()):
+        data = {**data, "source": {"test": source}}
     section, rows = ({}, {"test": data}) if is_rows(data) else data_section(data)
     if not rows and "source" not in section:
         raise DataError("data", "has no rows to score", _FORMS)

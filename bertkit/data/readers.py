@@ -109,6 +109,7 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
     if not readers:
         suffixes = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
         broken = "".join(f"; {what}" for what in _others().values() if isinstance(what, str))
+        plugins.forget()
         raise DataError(
             path,
             f"unknown file format; known: {suffixes}, each also with .gz or .xz{broken}",

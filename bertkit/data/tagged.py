@@ -112,10 +112,11 @@ def _scheme_of(table: Table, stated: Scheme | None) -> Scheme:
     values = table.values["tags"]
     tags = set(chain.from_iterable(value or () for value in values))
     if tags and all(tag.isdecimal() for tag in tags):
+        names = "PER, LOC" if stated == "IO" else "B-PER, I-PER"
         raise DataError(
             table.origin[0],
             f"its tags are numbers: {listed(sorted(tags, key=int))}",
-            "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}",
+            f"Name them, in the order of their numbers:  task: {{labels: [O, {names}, …]}}",
         )
     if stated:
         return stated

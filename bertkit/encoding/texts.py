@@ -109,9 +109,8 @@ def length_findings(
         part = part_of(cut, len(starts), "row")
         tokens = counted(int(lost.sum()), "token")
         what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
-        fix = "Raise model.max_length" + (
-            ", or set task.overflow: window." if windows and has_windows else "."
-        )
+        windows &= has_windows and len(lengths) == len(starts)  # else pairs are cut with windows too
+        fix = f"Raise model.max_length{', or set task.overflow: window' * windows}."
         yield weighed(cut, len(starts), what, fix)
 
 

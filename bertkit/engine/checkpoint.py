@@ -175,7 +175,8 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         for group, saved in zip(current, groups, strict=True)
     ):
         raise other_optimizer(folder)
-    names = ("weight_decay", "initial_lr")  # of the recipe, which may have changed since the checkpoint
+    # of the recipe, which may have changed since the checkpoint
+    names = ("weight_decay", "initial_lr", "betas", "eps", "momentum")
     stated = [{name: group[name] for name in names if name in group} for group in current]
     optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
     scheduler.load_state_dict(rest["scheduler"])
@@ -183,8 +184,8 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         group.update(values)
     if isinstance(scheduler, LambdaLR):
         scheduler.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
-        for group, factor in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-            group["lr"] = group["initial_lr"] * factor(scheduler.last_epoch)
+        scheduler.last_epoch -= 1
+        scheduler.step()
     if scaler and rest.get("scaler"):
         scaler.load_state_dict(rest["scaler"])
 

@@ -19,7 +19,7 @@ from transformers.trainer_callback import PrinterCallback
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment
 from bertkit.engine.batching import EpochLoader, unchanged
-from bertkit.engine.checkpoint import CheckpointTrainer
+from bertkit.engine.checkpoint import CheckpointTrainer, checkpoints, step_of
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
 from bertkit.engine.training_data import Loss, TrainingData
 from bertkit.errors import UserError
@@ -176,7 +176,7 @@ class Trainer(CheckpointTrainer):
         done = super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *rest)
         # of the recipe, which may have changed
         self.state.compute_steps(self.args, max_steps)  # type: ignore[no-untyped-call]
-        self._forget_other_metric()
+        self._follow_metric()
         self.batches.set_epoch(done[0])  # transformers before 5.17 tells no sampler that skips batches
         restored = self._early_stopping()
         for ours, loaded in zip(stated, restored, strict=True):
@@ -191,13 +191,19 @@ class Trainer(CheckpointTrainer):
         )
         return (num_train_epochs, 0) if over else done
 
-    def _forget_other_metric(self) -> None:
-        """Of a checkpoint chosen by another metric, the score is not the one to beat."""
+    def _follow_metric(self) -> None:
+        """Take the best kept checkpoint by the metric, where another metric selected the best."""
         state = self.state
         name = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
         scores = [event.get(name) for event in state.log_history if event["step"] == state.best_global_step]
         if state.best_global_step and state.best_metric not in scores:
-            state.best_metric = state.best_global_step = None
+            steps = {*map(step_of, checkpoints(Path(str(self.args.output_dir))))}
+            kept = [(e[name], e["step"]) for e in state.log_history if name in e and e["step"] in steps]
+            kept = [pair for pair in kept if not math.isnan(pair[0])]
+            best: Any = max(kept, default=(None, None))
+            state.best_metric, state.best_global_step = best
+            for callback in self._early_stopping():
+                callback.early_stopping_patience_counter = 0
 
     def _early_stopping(self) -> list[EarlyStoppingCallback]:
         return [c for c in self.callback_handler.callbacks if isinstance(c, EarlyStoppingCallback)]

@@ -11,7 +11,7 @@ from typing import Any
 from bertkit.tasks import OURS
 from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm, Key
-from bertkit.text import Json, Record, shell_word
+from bertkit.text import Json, Record, json_line, shell_word
 
 OUR_FORMS = [form for task in OURS.values() for form in task.forms]
 NAMES = {"set", *(field.name for form in OUR_FORMS for field in form.fields if field.holds == list[str])}
@@ -78,7 +78,7 @@ def flat(answer: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
         elif isinstance(value, list):
             yield (
                 f"{prefix}{key}",
-                "|".join(map(str, value)) if key in NAMES else json.dumps(value, ensure_ascii=False),
+                "|".join(map(str, value)) if key in NAMES else json_line(value),
             )
         else:
             yield f"{prefix}{key}", value

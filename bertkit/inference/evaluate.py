@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -162,6 +162,8 @@ def rows_of_split(
     splits = None
     known_labels = None
     if section is not None:
+        if isinstance(data, Mapping) and "source" in section:
+            parse_data_spec(section)  # only for its errors
         kept = {key for key in OF_SOURCE for text in overrides if text.startswith(f"data.{key}")}
         spec = spec.model_copy(update={**dict.fromkeys({*OF_SOURCE} - kept), **section})
         split = split or "test"
@@ -179,7 +181,7 @@ def rows_of_split(
         raise DataError(
             "split",
             f"no split {split!r}{did_you_mean(split, read.rows)}; {have}",
-            "Hold it out of train:  data: {validation: 0.1, test: 0.1}.  Or pass labelled rows as `data`.",
+            "Train again with  data: {validation: 0.1, test: 0.1}.  Or pass labelled rows as `data`.",
         )
     targets = task.schema.targets
     rows = read.rows[split]

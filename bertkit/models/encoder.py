@@ -465,8 +465,11 @@ def load_and_report(
     for name, value in (settings | _head_settings(encoder, config)).items():
         setattr(config, name, value)
     if encoder.config is not None:  # random weights
-        build = auto_class if issubclass(auto_class, PreTrainedModel) else auto_class.from_config
-        model = build(config)
+        of_ours = issubclass(auto_class, PreTrainedModel)
+        if not of_ours and getattr(config, "positions", "learned") != "learned":
+            what = "has an effect only in pretraining and text2text-generation"
+            raise ModelError("model.config.positions", what, "Remove it.")
+        model = (auto_class if of_ours else auto_class.from_config)(config)
         compute_in_fp32(model)
         return model, frozenset(name for name, _ in model.named_parameters())
     what = f"{encoder.name!r} cannot be loaded as {auto_class.__name__}"
@@ -505,6 +508,8 @@ def load_and_report(
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
     _require_dropout(encoder.dropout, model)
     compute_in_fp32(model)
+    # of the classifier: adapters alone would leave it as it was drawn
+    model.new_poolers = {name.rpartition(".")[0] for name in new if ".pooler." in name}
     return model, frozenset(unset)
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import UserError, extras_required
+from bertkit.errors import UserError, extras_required, translated
 from bertkit.files import read_json, write_json
 from bertkit.text import Json, first_line
 
@@ -121,6 +121,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         head = [
             name for name, _ in model.named_modules() if name.rpartition(".")[2] in (CROSS_ATTENTION, "cls")
         ]
+    head += sorted(vars(model).get("new_poolers", ()))
     of_head = tuple(f"{name}." for name in head)
     encoder = {
         p for name, p in model.named_parameters(remove_duplicate=False) if not name.startswith(of_head)
@@ -138,6 +139,13 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         names = [name for name, place in places if place and int(place[1]) in layers]
     short = (name.rpartition(".")[2] for name in names)
     linear = dict.fromkeys(name for name in short if not name.isdigit())
+    modules = [name for name, _ in model.named_modules()]
+    for key, patterns in (("rank_pattern", spec.rank_pattern), ("alpha_pattern", spec.alpha_pattern)):
+        for pattern in patterns:
+            with translated(re.error, UserError, f"peft.{key}.{pattern}", "not a regular expression"):
+                fits = [name for name in modules if re.fullmatch(rf"(.*\.)?({pattern})", name)]
+            if not fits:
+                raise UserError(f"peft.{key}.{pattern}", "fits no module", f"Such as: {', '.join(linear)}.")
     targets = names if spec.target_modules == "all-linear" else spec.target_modules
     config = LoraConfig(
         **spec.model_dump(exclude={"target_modules"}),

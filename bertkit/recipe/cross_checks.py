@@ -19,7 +19,7 @@ from bertkit.recipe.plain_data import texts_in
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import Json, dotted, short_repr
+from bertkit.text import Json, dotted, short_repr, unique
 from bertkit.validation import KeyProblem, did_you_mean
 
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
@@ -359,7 +359,7 @@ def _check_labels(task: Json) -> Iterator[KeyProblem]:
             yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "Keep one.")
     if task.get("scheme", "none") != "none":  # of types, where the labels are tags
         prefixed = "O" in labels and any(name[1:2] == "-" for name in labels)
-        labels = ["O", *(name[2:] if prefixed else name for name in labels if name != "O")]
+        labels = unique(["O", *(name[2:] if prefixed else name for name in labels)])
     for key in ("class_weights", "thresholds", "cutoffs"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():

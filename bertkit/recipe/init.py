@@ -18,6 +18,7 @@ from bertkit.data.scripts import share
 from bertkit.data.sources import files_at, open_source, texts_at
 from bertkit.data.spelling import variants
 from bertkit.data.tagging import without_prefixes
+from bertkit.data.values import is_blank
 from bertkit.errors import UserError
 from bertkit.files import read_json
 from bertkit.recipe import shipped_recipes
@@ -140,7 +141,9 @@ def init(
         needs["labels_separator"] = target.separator
     columns = {canonical: column.source for canonical, column in chosen.columns.items()}
     section = {**section, "columns": columns, **needs, **section}  # in the order that people read
-    if len(target.values) < rows_seen and chosen.columns.keys().isdisjoint({"answers", "spans"}):
+    # an empty text among `labels` is a row without any
+    missing = any(cell is None or target.holds != "labels" for cell in target.cells if is_blank(cell))
+    if missing and chosen.columns.keys().isdisjoint({"answers", "spans"}):
         section.setdefault("missing_labels", "ignore")
     if target.holds in ("label", "labels") and not target.names and variants(Counter(target.labels)):
         section.setdefault("labels", "casefold")

@@ -232,9 +232,12 @@ def _reach(facts: Facts) -> str:
     longer = f": {facts.truncated:,} of {len(facts.rows):,} rows of {facts.split} were longer"
     if facts.schema.together:  # whose answers do not tell it
         longer = ""
+    kept = "nothing is truncated"
+    if facts.truncated:  # of a pair whose texts are both long
+        kept = f"{facts.truncated:,} of {len(facts.rows):,} rows of {facts.split} were truncated"
     return {
         "block": f"Documents are read in blocks of up to {most}.",
-        "window": f"Texts are read in windows of up to {most}; nothing is truncated.",
+        "window": f"Texts are read in windows of up to {most}; {kept}.",
         "error": f"Texts of more than {most} are rejected.",
         "truncate": f"Texts are truncated to {most}{longer}.",
     }[overflow]

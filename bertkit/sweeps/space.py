@@ -30,6 +30,10 @@ FIXED: Mapping[str, str] = {
     "data": "Remove it: scores on other rows cannot be compared.",
     "task.name": "Remove it: scores of other tasks cannot be compared.",
     "training.metric_for_best_model": "Remove it: scores by other metrics cannot be compared.",
+    **dict.fromkeys(
+        [f"task.{name}" for name in ("mask_probability", "whole_word", "short_sequences", "nsp")],
+        "Remove it: scores on other masks and pairs cannot be compared.",
+    ),
     "hub": "Remove it: trials are not pushed.",
     **dict.fromkeys(
         ("folds", "verify", "explain", "checkpoints", "expected"),

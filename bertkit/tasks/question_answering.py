@@ -203,7 +203,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         cut = numbers(features, "cut")[first_features(features)]
         if count := int(cut.sum()):
             part = part_of(count, len(cut), "question")
-            what = f"{split}: {part} labelled as unanswerable, as no window holds the whole answer"
+            label = "labelled as unanswerable" if split == "train" else "never answered whole"
+            what = f"{split}: {part} {label}, as no window holds the whole answer"
             yield weighed(count, len(cut), what, "Raise task.stride or model.max_length.")
         most = self.options.max_answer_length
         first, last = np.array(features["labels"][:]).T

@@ -149,7 +149,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
                 raise DataError(
                     "task.score_range",
                     f"[{low:.15g}, {high:.15g}], but scores of train go from {least:.15g} to {greatest:.15g}",
-                    "Widen it, or leave it out.",
+                    "Widen it, least first, or leave it out; make distances negative.",
                 )
         return settled
 

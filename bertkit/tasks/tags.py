@@ -43,7 +43,7 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
     named = unique(type_of(name) for name in class_names if name[1:2] == "-") or sorted(used)
     types = options.labels or (label_names(used, class_names) if plain else named)
     tags = options.tags
-    if options.data_scheme == "IO" and types[:1] == ["O"]:
+    if options.data_scheme == "IO" and types[:1] == ["O"] and tagging.without_prefixes(types):
         types = types[1:]
     if not plain and "O" in types and not tagging.without_prefixes(types):  # the tags, as in an id2label
         tags = tags or types

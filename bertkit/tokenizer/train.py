@@ -25,7 +25,7 @@ from tokenizers.pre_tokenizers import Sequence as InOrder
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, RobertaTokenizer
 
 from bertkit.data.on_disk import in_blocks
-from bertkit.data.readers import read_texts
+from bertkit.data.readers import one_text_per_line, read_texts
 from bertkit.data.scripts import UNSPACED
 from bertkit.errors import DataError, Problem
 from bertkit.files import folder_aside, is_taken, write_text
@@ -205,7 +205,8 @@ class Corpus:
             raise DataError(problems)
 
     def _texts(self, file: Path) -> Iterator[str]:
-        for column in self.columns:
+        lines = one_text_per_line(file, self.spec).format == "lines"  # without columns
+        for column in self.columns[:1] if lines else self.columns:
             yield from (row.text for row in read_texts(file, self.spec, column, skip_missing=True))
 
     def parts(self) -> Iterator[str]:

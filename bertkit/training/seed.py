@@ -248,8 +248,9 @@ def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, Sco
     data = job.data
     task = runner.task.finished(runner.model.get_base_model() if recipe.peft else runner.model)
     if recipe.peft:
-        with written_to(folder):
-            save_adapter(runner.model, folder / "adapter", job.encoder)
+        if not (recipe.distillation and recipe.distillation.student):  # no base has these layers
+            with written_to(folder):
+                save_adapter(runner.model, folder / "adapter", job.encoder)
         runner = replace(runner, model=merged(runner.model))
     if "validation" in data.rows:
         task = calibrate(task, data.rows["validation"], runner)

@@ -86,8 +86,8 @@ def load_with_layout(encoder: Encoder, settings: Json, layout: Layout, *, new_he
     if layout.dense:
         # peft finds modules by the end of their name: `dense` would be layers of the encoder too
         model.vector_dense = Dense(model.config.hidden_size, layout)
-        stored = encoder.folder / DENSE
-        if not new_head or (stored.is_dir() and _dense(stored, layout).dense == layout.dense):
+        stored = encoder.folder / DENSE / "config.json"
+        if not new_head or (stored.is_file() and read_object(stored).get("out_features") == layout.dense):
             load_extra_module(encoder, f"{DENSE}/model", model.vector_dense)
 
     def vectors(module: Any, args: Any, kwargs: Record, outputs: Any) -> dict[str, Tensor]:
