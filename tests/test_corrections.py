@@ -13,7 +13,7 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.files import read_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.predictor import load as load_model
-from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.tasks import get_task
 from bertkit.training.train import train
 
@@ -360,3 +360,10 @@ def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
     (run / "results.json").unlink()
     write(tmp_path / "out.csv", "location\ntrain.jsonl:1\n")
     raises(DataError, "the data differ", train, load_recipe(run / "recipe.yaml"), run, resume=True)
+
+
+def test_a_limit_of_the_run_does_not_cut_rows_that_are_given(learned, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(to_yaml(learned.recipe.with_("data.limit=2")))
+    file = learned.folder.parent / "test.jsonl"
+    _, rows = rows_of_split(tmp_path, learned.load(), file, None, ("test",))
+    assert len(rows) == len(read_rows(file)) > 2

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unicodedata import category
 
 import datasets
 import pytest
@@ -18,9 +19,9 @@ from small import write_rows as write
 from bertkit.data import check, label_names, load
 from bertkit.data.origin import Origin
 from bertkit.data.schema import Column, Schema
-from bertkit.data.splits import hold_out, names_of
+from bertkit.data.splits import hold_out, match_splits, names_of
 from bertkit.data.table import Table
-from bertkit.data.values import read_inputs
+from bertkit.data.values import folded, read_inputs
 from bertkit.errors import DataError
 from bertkit.report.score_tables import scores_table
 from bertkit.sections import DataSpec
@@ -1030,6 +1031,7 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
         (("Ärger", "ärger"), "'Ärger' 10 = 'ärger' 10"),
         (("情感，服务", "情感，价格"), "'情感，服务' look like several labels"),
         (("情感，服务", "情感、价格"), "'情感、价格' look like several labels"),
+        *(((f"情感{s}服务", f"情感{s}价格"), f"'情感{s}服务' look like several labels") for s in "；｜؛"),
         (("جودة،سعر", "سعر"), "'جودة،سعر' look like several labels"),
     ],
 )
@@ -1162,3 +1164,16 @@ def test_the_columns_of_a_new_task_are_shown_unless_they_say_otherwise():
     assert schema.shown({"key": "x", "words": ["a", "b"], "title": "t", "size": 2.0}) == {"title": "t"}
     assert schema.shown({"words": ["a", "b"], "title": None}) == {"text": "a b"}
     assert schema.shown({"key": "x"}) == {}
+
+
+def test_texts_that_differ_in_invisible_characters_are_equal():
+    codes = [0xAD, 0x61C, 0x180E, *range(0x200B, 0x2070), 0xFEFF]
+    marks = [chr(code) for code in codes if category(chr(code)) == "Cf"]
+    assert len(marks) > 20
+    assert {folded(f"a{mark}b") for mark in marks} == {"ab"}
+
+
+def test_every_usual_name_of_validation_is_known():
+    for name in ("validation", "valid", "val", "dev"):
+        matched = match_splits(["train", name], DataSpec(source="x"))
+        assert matched == {"train": "train", "validation": name}

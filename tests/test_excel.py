@@ -14,10 +14,12 @@ import pytest
 import small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from openpyxl.cell.cell import ERROR_CODES
 
 from bertkit.data import load, read_rows
-from bertkit.data.excel import MAX_CELL, sheet_records, write_sheet
+from bertkit.data.excel import MAX_CELL, _text, sheet_records, write_sheet
 from bertkit.data.problems import Problems
+from bertkit.data.values import read_name
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predict_file import _write_csv, predict
 from bertkit.recipe.recipe import load_recipe
@@ -290,3 +292,12 @@ def test_what_the_encoding_of_the_input_lacks_is_told(tmp_path):
 def test_an_error_is_no_value_and_a_carriage_return_is_one(tmp_path):
     path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a_x000D_\nb", "#N/A"])
     assert read(path) == [(2, {"text": "a\r\nb", "label": ""})]
+
+
+def test_a_number_that_excel_has_rounded_names_nothing(tmp_path):
+    ((_, row),) = read(workbook(tmp_path / "a.xlsx", ["id"], [1.2345678901234567e19]))
+    small.raises(ValueError, "a spreadsheet has rounded", read_name, row["id"])
+
+
+def test_an_error_of_a_sheet_is_missing():
+    assert {_text(code) for code in ERROR_CODES} == {""}

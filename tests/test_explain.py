@@ -306,3 +306,15 @@ def test_a_token_of_several_words_is_explained_at_its_own_tag():
     feature = {"words": [0], "ends": [2], "heads": [1]}
     (target,) = tagged(Read(SimpleNamespace(options=options), {}, [feature], [], answer))
     assert target.parts[0]({"logits": torch.arange(15.0).reshape(1, 3, 5)}).item() == 9.0  # S-X of token 1
+
+
+def test_an_unknown_word_has_its_share(tiny_encoder):
+    task, model, _, _ = of_one_text(Bag, tiny_encoder)
+    ids = torch.tensor([task.tokenizer("a zzz cat")["input_ids"]])
+    assert task.tokenizer.unk_token_id in ids
+    start = torch.full_like(ids, task.tokenizer.mask_token_id)
+    start[0, [0, -1]] = ids[0, [0, -1]]
+    shares = integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1])
+    with torch.no_grad():
+        expected = (model.embeddings(ids) - model.embeddings(start))[0] @ model.weight.weight[1]
+    torch.testing.assert_close(shares.tokens, expected)

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -560,3 +561,38 @@ def test_what_can_not_be_asked_of_it(exported, monkeypatch):
 def test_near_ties_may_change_ranks():
     assert same([{"score": 0.5, "rank": 7}], [{"score": 0.5 + 1e-7, "rank": 8}])
     assert not same([{"score": 0.5, "rank": 7}], [{"score": 0.6, "rank": 7}])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"output_difference": 2e-4},
+        {"answers_differ": 1},
+        {"metrics": {"torch": {"f1": 0.5}, "onnx": {"f1": 0.6}}},
+    ],
+)
+def test_each_disagreement_alone_stops_an_export(fault):
+    metrics = {"torch": {"f1": 0.5}, "onnx": {"f1": 0.5}}
+    fine = {"rows": 10, "output_difference": 1e-6, "answers_differ": 0, "metrics": metrics}
+    reference = program.Reference(None, "validation", None)
+    program._require_agreement(reference, fine)
+    message = "outputs differ by up to"
+    raises(ModelError, message, program._require_agreement, reference, fine | fault)
+
+
+def test_outputs_that_cannot_be_compared_differ_without_bound():
+    one = {"y": np.array([0.5, 1.0], dtype=np.float32)}
+    for other in ([0.5, np.nan], [0.5], [0.5, np.inf]):
+        assert output_difference(one, {"y": np.array(other, dtype=np.float32)}) > 1e30
+    assert output_difference(one, one) == 0
+    assert output_difference({"y": np.array([1000.0])}, {"y": np.array([1001.0])}) == pytest.approx(1e-3)
+
+
+def test_int8_whose_metric_is_undefined_is_refused(graph, tmp_path, monkeypatch):
+    figures = {"drop": float("nan"), "answered": {"torch": 1.0, "onnx": 1.0}, "metrics": {}}
+    for name, value in (("quantized", None), ("_opened", lambda sample: {}), ("compared", figures)):
+        monkeypatch.setattr(program, name, lambda *_, value=value: value)
+    task = SimpleNamespace(metrics=["accuracy"])
+    reference = program.Reference(SimpleNamespace(task=task), "validation", [])
+    more = (graph, tmp_path, [], {}, {}, 0.005)
+    raises(ModelError, "accuracy falls by nan", program._quantize, reference, *more)

@@ -257,6 +257,11 @@ UNFIT = [  # damage to a run, and the message
                "JSON.*vocab.txt: is a l")),
     (lambda run: put("vocab.json", f'["{run.folder.resolve()}/data"]')(run), "names a folder of this machine"),
     (put("vocab.json", f'{{"token": "{TOKEN}"}}'), "vocab.json: contains a token of the Hub"),
+    *((put("vocab.json", json.dumps([prefix + "aB3d" * 8 + "eF"])), "vocab.json: contains a token of the Hub")
+      for prefix in ("hf_", "api_org_")),  # as long as real ones
+    (lambda run: put("vocab.json", json.dumps([f"{Path.home()}/notes.txt"]))(run), ("names a folder of this "
+                                                                                    "machine")),
+    (lambda run: put("vocab.json", json.dumps([run.recipe.model.name]))(run), "names a folder of this machine"),
     (put("vocab.json", f'{{"a": "{ESCAPED}", "a": 1}}'), "vocab.json: contains a token of the Hub"),
     (put("vocab.json", json.dumps({"a": NESTED})), "vocab.json: contains a token of the Hub"),
     *((put(name, f"a\nĠ{TOKEN[:-1]}\n"), f"{name}: contains a token of the Hub")

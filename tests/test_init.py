@@ -14,6 +14,7 @@ from small import raises, refused, said, write_rows
 import bertkit
 from bertkit.data.layout import layout_of
 from bertkit.data.sources import open_source
+from bertkit.data.text_folders import text_folders
 from bertkit.errors import DataError, UserError
 from bertkit.files import read_json
 from bertkit.recipe.yaml import parse
@@ -484,3 +485,9 @@ def test_rows_with_no_label_of_several_are_kept(tmp_path):
     rows = table("text,tags", "the cat {n} sat,{side}|cat") + table("", "a dog {n} ran,", count=4)
     first = bertkit.init(write_rows(tmp_path / "a.csv", rows))
     assert "missing_labels" not in first.sections["data"]
+
+
+def test_folders_without_labels_are_no_label(tmp_path):
+    for name in ("pos", "neg", "unsup", "unlabeled", "unlabelled"):
+        write_rows(tmp_path / name / "1.txt", "the cat")
+    assert [*text_folders(tmp_path, ["train"])["train"]] == ["neg", "pos"]

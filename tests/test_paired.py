@@ -145,7 +145,9 @@ def test_the_verdict_needs_interval_and_test():
     )
     unsure = "No difference in f1 can be shown with these 90 rows: other − one is +0.1000 (95 % interval "
     assert replace(pair, test=("x", 0.05)).verdict.startswith(unsure)
-    assert replace(pair, metrics={"f1": Difference(0.5, 0.6, (-0.01, 0.2))}).verdict.startswith(unsure)
+    for bounds in ((-0.01, 0.2), (0.0, 0.2), (-0.2, 0.0)):
+        edge = replace(pair, metrics={"f1": Difference(0.5, 0.6, bounds)})
+        assert (edge.better, edge.verdict.startswith(unsure)) == ("", True)
 
 
 # --- which rows

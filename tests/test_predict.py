@@ -593,3 +593,8 @@ def test_a_txt_holds_texts_though_the_run_learned_from_conll(tmp_path):
 def test_a_folder_has_no_revisions(tiny_encoder):
     what = "is a folder, without revision 'v2'"
     small.raises(ModelError, what, bertkit.load, tiny_encoder, task="fill-mask", revision="v2")
+
+
+def test_no_row_of_a_file_is_left_out_though_the_run_ignored_some():
+    of_run = DataSpec(source="a.csv", missing_fields="ignore")
+    assert like_data(of_run, "b.csv").missing_fields == "error"

@@ -244,6 +244,8 @@ def test_sections_that_contradict_each_other(tmp_path):
     smooth = HEAD + "training: {label_smoothing_factor: 0.1}"
     for kind in ("multi-label", "regression"):
         expect(problems(tmp_path, smooth, f"task.kind={kind}"), (4, f"has no effect with task.kind {kind}"))
+    crf = problems(tmp_path, smooth, "task={name: token-classification, head: crf}")
+    expect(crf, (4, "has no effect with task.head crf"))
     divided = problems(tmp_path, HEAD + "training: {auto_find_batch_size: true}", "task={name: retrieval}")
     expect(divided, (4, "auto_find_batch_size: is not supported for losses that compare the rows"))
 
@@ -357,3 +359,12 @@ def test_labels_may_be_pairs_as_config_json_has_them(tmp_path):
     )
     assert where == "override task.thresholds={c: 0.5}"
     assert "not a label" in what
+
+
+def test_an_encoder_is_either_pretrained_or_new(tmp_path):
+    for overrides, fragment in (
+        (["model.config=mini"], "`name` is a model that has its own config"),
+        (["model.tokenizer=a/b"], "`name` has its own tokenizer"),
+        (["~model.name", "model.config=mini"], "a new encoder needs one"),
+    ):
+        assert any(fragment in text for _, text in problems(tmp_path, HEAD, *overrides)), fragment

@@ -473,3 +473,12 @@ def test_another_form_than_those_of_mined_rows_is_refused(tmp_path):
     raises(
         DataError, "form: expected negatives or candidates", mine, tmp_path, tmp_path, out, form="candidate"
     )
+
+
+def test_vectors_of_queries_and_documents_are_kept_apart(tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTKIT_CACHE", f"{tmp_path}/cache")
+    folder = str(made(tiny_encoder, tmp_path / "m", query_prefix="the ", document_prefix="it was "))
+    for side in ("query", "document", "text"):
+        assert_array_equal(
+            cached_vectors(folder, side)(["good cat"]), load(folder).encode(["good cat"], side)
+        )

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from small import message_of, raises, read_rows, refused, said
+from small import message_of, raised, raises, read_rows, refused, said
 from small import write_rows as write
 from test_store import MODEL, SIZE, Encoder, dual, index, numbered
 
@@ -580,3 +581,19 @@ def test_bad_queries_are_named_and_nothing_is_written(animals, tmp_path, loaded,
 def test_a_condition_may_hold_numbers_of_numpy():
     columns = {"year": pa.int64()}
     assert to_sql({"year": {"gte": np.int64(2020)}}, columns) == to_sql({"year": {"gte": 2020}}, columns)
+
+
+def test_a_query_is_given_its_time(animals, monkeypatch):
+    class Query:
+        def select(self, names):
+            return self
+
+        def limit(self, count):
+            return self
+
+        def to_arrow(self, timeout):
+            raise LookupError(timeout)
+
+    real = _Ranked._rows
+    monkeypatch.setattr(_Ranked, "_rows", lambda self, query, *more: real(self, Query(), *more))
+    assert raised(LookupError, ask, animals, "cat", timeout=1.5).args == (timedelta(seconds=1.5),)

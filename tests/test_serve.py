@@ -28,6 +28,7 @@ from bertkit.inference.predictor import load
 from bertkit.retrieval.commands import index, searcher
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import dual_encoder
+from bertkit.serving import tei
 from bertkit.serving.app import model_app
 from bertkit.serving.limits import Limits
 from bertkit.serving.prometheus import Metrics
@@ -240,6 +241,7 @@ BAD = [
     ("{", 400, "not JSON"),
     ("null", 422, "the body: "),
     ('{"rows": []}', 400, "`rows` is empty"),
+    ('{"rows": [{"' + "k" * 100_000 + '": "a"}]}', 422, "no text in this row; it has kkk"),
     ('{"rows": null}', 422, "expected a list, found None"),
     ('{"rows": {"text": "a"}}', 422, "expected a list"),
     ('{"rows": "a"}', 422, "expected a list, found 'a'"),
@@ -745,3 +747,22 @@ def test_numbers_that_json_lacks_are_null(room, predictor, monkeypatch):
     service = Service(predictor, "small", Limits(), Store.open(room / "store"))
     with TestClient(model_app(service, None)) as searching:
         assert said(searching, "/search", query="the cat") == {"hits": [{"score": None}]}
+
+
+def test_saturated_scores_keep_their_order_and_are_numbers():
+    request = tei.RerankRequest(query="q", texts=["a", "b", "c"])
+    logits = [{"score": score} for score in (40.0, 90.0, 60.0)]
+    assert [rank["index"] for rank in tei.ranks(logits, request, "identity")] == [1, 2, 0]
+    raw = tei.RerankRequest(query="q", texts=["a", "b"], raw_scores=True)
+    ranks = tei.ranks([{"score": 0.0}, {"score": 1.0}], raw, "sigmoid")
+    assert [rank["index"] for rank in ranks] == [1, 0]
+    assert all(math.isfinite(rank["score"]) for rank in ranks)
+
+
+def test_a_search_has_the_servers_time(room, predictor, monkeypatch):
+    seen = []
+    search = "bertkit.retrieval.search.search"
+    monkeypatch.setattr(search, lambda *_, timeout=None, **__: seen.append(timeout) or [])
+    with client_of(predictor, store=Store.open(room / "store")) as client:
+        said(client, "/search", query="the cat")
+    assert seen == [Limits().timeout]

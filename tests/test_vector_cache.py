@@ -321,3 +321,16 @@ def test_a_graph_of_another_program_is_not_in_the_fingerprint(tmp_path):
     assert fingerprint(folder) == before
     (folder / "model.onnx").write_text("ours")
     assert fingerprint(folder) != before
+
+
+def test_a_file_replaced_with_its_old_time_is_hashed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_BIG", 1)
+    monkeypatch.setattr(cache, "_SETTLED", -1.0)
+    folder = model(tmp_path / "model")
+    first = fingerprint(folder)
+    file = folder / "model.safetensors"
+    before = file.stat()
+    time.sleep(0.05)  # more than a tick of the file system's clock
+    file.write_text("OF model.safetensors")  # of the same size
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert fingerprint(folder) != first
