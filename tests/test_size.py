@@ -27,7 +27,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "attachments": 6_300,
     "audits": 8_700,
     "cli": 8_300,
-    "data": 44_300,
+    "data": 44_600,
     "decisions": 2_500,
     "encoding": 4_300,
     "engine": 12_300,
@@ -39,22 +39,22 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "inference": 14_600,
     "methods": 4_100,
     "models": 30_000,
-    "recipe": 15_950,
+    "recipe": 16_000,
     "report": 20_700,
     "retrieval": 8_600,
     "samples": 0,
     "serving": 12_700,
     "sweeps": 4_800,
-    "tasks": 24_500,
+    "tasks": 24_800,
     "tokenizer": 2_100,
     "training": 10_700,
     "vectors": 5_000,
 }
 GROWTH = 1.15  # how much one sub-package may grow while another pays
-MOST_OF_ALL = 297_000
-MOST_OF_CORE = 216_600
-MOST_OF_TRAINING = 186_700  # what `import bertkit.training.train` brings
-MOST_OF_TESTS = 373_400
+MOST_OF_ALL = 299_000
+MOST_OF_CORE = 218_100
+MOST_OF_TRAINING = 188_100  # what `import bertkit.training.train` brings
+MOST_OF_TESTS = 381_700
 
 
 @cache

@@ -175,13 +175,12 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         for group, saved in zip(current, groups, strict=True)
     ):
         raise other_optimizer(folder)
-    # of the recipe, which may have changed since the checkpoint
-    names = ("weight_decay", "initial_lr", "betas", "eps", "momentum")
-    stated = [{name: group[name] for name in names if name in group} for group in current]
     optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
     scheduler.load_state_dict(rest["scheduler"])
-    for group, values in zip(optimizer.param_groups, stated, strict=True):
-        group.update(values)
+    # of the recipe, which may have changed since the checkpoint
+    names = {"weight_decay", "initial_lr", "betas", "eps", "momentum"}
+    for group, stated in zip(optimizer.param_groups, current, strict=True):
+        group.update({name: stated[name] for name in names & stated.keys()})
     if isinstance(scheduler, LambdaLR):
         scheduler.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         scheduler.last_epoch -= 1

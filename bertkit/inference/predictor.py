@@ -123,7 +123,7 @@ class Predictor:
                 "Use bertkit.Features, which takes vectors from the layers of any encoder.",
             )
         if side not in ("text", "query", "document"):
-            raise UserError("side", f"expected text, query or document, found {short_repr(side)}")
+            raise UserError("side", f"no side {short_repr(side)}", "Choose text, query or document.")
         checked = _texts(texts)
         read = checked or ["a"]  # without texts, any text shows the size
         parts = list[np.ndarray]()

@@ -66,7 +66,7 @@ def mine(
     if count < 1 or skip < 0:
         raise DataError(f"count must be at least 1 (found {count}), skip at least 0 (found {skip})")
     if form not in get_args(Form):
-        raise DataError("form", f"expected negatives or candidates, found {form!r}")
+        raise DataError("form", f"no form {form!r}", "Choose negatives or candidates.")
     beir = read_beir(folder)
     model = dual_encoder(fspath(source))
     if split not in beir.qrels:

@@ -191,8 +191,9 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
             answers = rows["answers"][:]
             columns["labels"] = label_windows(columns, answers, contexts)
             pairs = zip(columns["row"], columns["labels"], strict=True)
-            whole = {row for row, label in pairs if any(label)}
-            columns["cut"] = [bool(answers[row]["text"]) and row not in whole for row in columns["row"]]
+            cut = {row for row, answer in enumerate(answers) if answer["text"]}
+            cut -= {row for row, label in pairs if any(label)}
+            columns["cut"] = [row in cut for row in columns["row"]]
         return Windows(columns, contexts)
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
