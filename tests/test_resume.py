@@ -157,6 +157,8 @@ def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe, uninterrupted, run
         file.write('{"seed": 42, "step": 7, "lo')  # what a full disk leaves of an event
     train(recipe, run.folder, resume=True)
     same(run, uninterrupted)
+    states = [read_json(newest(each) / "optimizer.json") for each in (run, uninterrupted)]
+    assert states[0] == states[1]
     assert run.results["seeds"][0]["steps"] == 12
     # What was logged after the checkpoint is logged once, and says the same.
     assert max(Counter((e["step"], "loss" in e, "eval_accuracy" in e) for e in events(run)).values()) == 1
@@ -941,3 +943,8 @@ def test_another_metric_selects_among_the_checkpoints_that_are_kept(
         raised(Killed, train, given, tmp_path / "run")
     other = given.with_("training.metric_for_best_model=f1_macro")
     assert train(other, tmp_path / "run", resume=True, changed=True).results["seeds"][0]["best_step"] == 3
+
+
+def test_a_schedule_that_follows_scores_is_not_continued_by_steps(recipe, run):
+    other = recipe.with_("training.lr_scheduler_type=reduce_lr_on_plateau")
+    raises(ModelError, "lr_scheduler_type", train, other, run.folder, resume=True, changed=True)

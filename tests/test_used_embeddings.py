@@ -279,7 +279,7 @@ def test_the_checkpoint_decides(first, then, tiny_encoder_with_dropout, tmp_path
 def test_what_needs_all_rows_cannot_continue(tiny_encoder_with_dropout, tmp_path):
     recipe = recipe_of(tmp_path, tiny_encoder_with_dropout)
     run = killed(recipe, tmp_path / "killed")
-    said = "the checkpoint has another optimizer or other trained weights"
+    said = "the checkpoint has another optimizer, schedule or trained weights"
     for other in ("training.neftune_noise_alpha=5", "training.optim=sgd", "freeze={embeddings: true}"):
         changed = recipe.with_("~training.used_embeddings", other)
         raises(ModelError, said, train, changed, run.folder, resume=True, changed=True)

@@ -83,8 +83,8 @@ def next_part(
         answers = list(reader.stream(rows))
     read = [source for name in rows[0] for source in columns_of(recipe.data.columns.get(name, name))]
     # the page shows canonical columns anyway; and a file may have those in place of the mapped ones
-    named = set(read).difference(rows[0]).intersection(*unlabelled.originals)
-    columns = [name for name in read if name in named]
+    more = set(read).difference(rows[0]).intersection(*unlabelled.originals)
+    columns = [name for name in read if name in more]
     return next_rows(unlabelled, answers, columns)
 
 

@@ -170,9 +170,14 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         parts[part].setdefault(int(index), {})[name] = value
     groups = [group for _, group in sorted(parts["groups"].items())]
     current = optimizer.param_groups  # which may be without what the optimizer adds to them in its first step
-    if len(current) != len(groups) or any(
-        len(group["params"]) != len(saved["params"]) or group.keys() - saved.keys()
-        for group, saved in zip(current, groups, strict=True)
+    follows = isinstance(scheduler, LambdaLR) != ("lr_lambdas" in rest["scheduler"])  # one follows scores
+    if (
+        follows
+        or len(current) != len(groups)
+        or any(
+            len(group["params"]) != len(saved["params"]) or group.keys() - saved.keys()
+            for group, saved in zip(current, groups, strict=True)
+        )
     ):
         raise other_optimizer(folder)
     optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
@@ -184,6 +189,7 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
     if isinstance(scheduler, LambdaLR):
         scheduler.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         scheduler.last_epoch -= 1
+        scheduler._step_count -= 1  # which is saved
         scheduler.step()
     if scaler and rest.get("scaler"):
         scaler.load_state_dict(rest["scaler"])
@@ -193,7 +199,8 @@ def other_optimizer(folder: Path) -> ModelError:
     """The error about a checkpoint from which the optimizer cannot continue."""
     return ModelError(
         folder,
-        "the checkpoint has another optimizer or other trained weights (training.optim, freeze, peft)",
+        "the checkpoint has another optimizer, schedule or trained weights (training.optim, "
+        "lr_scheduler_type, freeze, peft)",
         AS_STARTED,
     )
 

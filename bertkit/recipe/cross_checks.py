@@ -359,7 +359,7 @@ def _check_labels(task: Json) -> Iterator[KeyProblem]:
             yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "Keep one.")
     if task.get("scheme", "none") != "none":  # of types, where the labels are tags
         prefixed = "O" in labels and any(name[1:2] == "-" for name in labels)
-        labels = unique(["O", *(name[2:] if prefixed else name for name in labels)])
+        labels = unique(["O", *(name[2 * prefixed :] or name for name in labels)])
     for key in ("class_weights", "thresholds", "cutoffs"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
