@@ -585,3 +585,16 @@ def test_the_command_has_data_settings_of_python_too(tiny_encoder, tmp_path):
     done = bertkit.audit(str(file), tmp_path / "a", folds=2, exclude=str(out))
     text = (done.folder / "audit.html").read_text()
     assert "data.relabel=" not in text or f"{done.folder}/recipe.yaml folds=null" in text
+
+
+def test_small_numbers_are_corrected_by_small_numbers():
+    cosines = default_rng(0).uniform(-1, 1, 200)
+    scores = 2.5e-5 + 2.5e-5 * cosines
+    scores[17] += 3e-5
+    rows = [
+        {"text_a": str(row), "text_b": "", "score": score, "answer": {"score": cosine}}
+        for row, (score, cosine) in enumerate(zip(scores.tolist(), cosines.tolist(), strict=True))
+    ]
+    part = numbers(*evidence(rows), "score", "score")
+    assert part.rows[0]["text_a"] == "17"
+    assert part.rows[0]["score"] == pytest.approx(2.5e-5 + 2.5e-5 * cosines[17], rel=0.05)

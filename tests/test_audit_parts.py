@@ -360,3 +360,12 @@ def test_values_of_one_label_do_not_contradict(tiny_encoder, tmp_path):
     assert alike
     assert {row["target"] for row in alike if row["split"] == "train"} == {"good"}
     assert all("different" not in row["problem"] for row in alike)
+
+
+def test_a_text_with_two_targets_in_two_splits_is_counted_in_both():
+    rows = [
+        {"text": "a", "label": "x"},
+        {"text": "a", "label": "y", "split": "test", "location": "test.csv:2"},
+    ]
+    summary = duplicates(schema_of({}), placed(rows), [turned(0, 0)]).summary
+    assert summary.endswith("1 with different targets; 1 is in several splits.")

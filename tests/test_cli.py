@@ -659,7 +659,7 @@ def test_a_terminal_of_few_characters_stops_nothing():
     )
 
 
-@pytest.mark.parametrize("words", [["predict", "x", "a text"], ["evaluate", "x"]])
+@pytest.mark.parametrize("words", [["predict", "x", "a text"], ["evaluate", "x"], ["serve", "x"]])
 def test_few_kernels_are_kept_for_prediction(words, monkeypatch):
     """Unless the user's environment says how many."""
     name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
@@ -671,6 +671,7 @@ def test_few_kernels_are_kept_for_prediction(words, monkeypatch):
 
     for module in ("predictor", "evaluate"):
         monkeypatch.setattr(f"bertkit.inference.{module}.load", load)
+    monkeypatch.setattr("bertkit.serving.server.load", load)
     monkeypatch.setenv(name, "500")
     assert main(words) == 2
     monkeypatch.delenv(name)

@@ -13,6 +13,7 @@ import datasets
 import pytest
 from cases import SIMILAR
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from datasets.exceptions import DatasetGenerationError
 from small import change_json, message_of, problems_of, raises, read_as, read_data
 from small import write_rows as write
 
@@ -584,7 +585,19 @@ def test_a_folder_as_on_the_hub_has_its_files_in_data(tmp_path):
 
 
 def test_hub_errors_are_told_in_one_message_without_secrets(monkeypatch):
+    damaged = DatasetGenerationError("An error occurred while generating the dataset")
+    damaged.__cause__ = ValueError("Expected 3 fields in line 7, saw 4")
+    lost = "Revision 'abc' doesn't exist for dataset 'some/data' on the Hub."
     for error, part in (
+        (damaged, "in line 7"),
+        (ConnectionError("Couldn't reach 'me/aggregated' on the Hub"), "the Hub cannot be reached"),
+        (ValueError("Config name is missing. load_dataset('me/transcripts', 'en')"), "pick one"),
+        (RuntimeError("1 new columns ({'description'})"), "cannot be loaded: 1 new columns"),
+        (FileNotFoundError(lost), "cannot be loaded: Revision"),
+        (
+            FileNotFoundError("No (supported) data files found in some/data"),
+            "cannot be loaded: No (supported)",
+        ),
         (
             ConnectionError("Couldn't reach https://u:p@hf.co/x?sig=1 with hf_SECRET"),
             "the Hub cannot be reached",

@@ -301,3 +301,10 @@ def test_a_number_that_excel_has_rounded_names_nothing(tmp_path):
 
 def test_an_error_of_a_sheet_is_missing():
     assert {_text(code) for code in ERROR_CODES} == {""}
+
+
+def test_a_long_whole_number_keeps_its_digits():
+    file = io.BytesIO()
+    write_sheet(file, [["id"], [1234567890123456789], [-(10**15)], [999_999_999_999_999]])
+    cells = [row[0] for row in openpyxl.load_workbook(file).active.values]
+    assert cells == ["id", "1234567890123456789", "-1000000000000000", 999_999_999_999_999]

@@ -17,7 +17,7 @@ from finished import finished, restate
 from huggingface_hub import ModelCard, constants, parse_eval_result_entries
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save, save_file
-from small import copy_of, raises, refused, refuses, write_rows
+from small import copy_of, message_of, raises, refused, refuses, write_rows
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError, RecipeError
@@ -389,7 +389,8 @@ def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monk
     hub.faults = []
     assert hub.repos[ME].private
     part = private.model_copy(update={"hub": Hub(repo_id=ME, private=False, license="mit")})
-    raises(RecipeError, "hub: the card would name private", check_hub, part)
+    message = "(?s)hub: the card would name private.*leave out hub.repo_id"
+    raises(RecipeError, message, check_hub, part)
     check_hub(part.model_copy(update={"hub": Hub(repo_id=ME)}))
     push(run.folder, ME, public=True, name_private=True)
     assert not hub.repos[ME].private
@@ -524,3 +525,9 @@ def test_a_recipe_that_can_not_be_pushed_is_not_trained(tiny_encoder, tmp_path, 
     monkeypatch.delenv("HF_TOKEN")
     refuses(RecipeError, r"(?s)is a commit.*not logged in", recipe, tmp_path)
     assert hub.requests == []
+
+
+def test_a_public_repository_is_not_called_private(run, hub):
+    hub.create(ME, private=False)
+    hub.faults = always("/commit", 403)
+    assert "is private" not in message_of(ModelError, push, run.folder, ME, public=True)

@@ -25,6 +25,7 @@ from bertkit.report.comparison import pairs
 from bertkit.report.facts import read_facts
 from bertkit.report.html import compare, page_of
 from bertkit.report.paired import MAX_LISTED, Pair, compared
+from bertkit.report.rankings import query_of
 
 NAMES = ("one", "other")
 
@@ -312,3 +313,10 @@ def test_a_score_that_shared_rows_do_not_define_is_not_compared(tiny_encoder, tm
     small.write_rows(file, small.read_rows(file)[:1])
     told = small.said(capsys, "report", run, "--output", tmp_path / "page.html", other)
     assert "these runs cannot be compared. Compared on 1 row" in told
+
+
+def test_a_query_is_shown_whatever_the_order_of_its_rows():
+    answer = {"score": 0.9, "rank": 1, "found": [{"id": "a", "score": 0.9}]}
+    first = {"query": "q", "document": "a", "grade": 1, "answer": answer}
+    second = {"query": "q", "document": "b", "grade": 0, "answer": {"score": 0.1, "rank": 2}}
+    assert query_of(1, [second, first], {"a": "a", "b": "b"}).hits == [("a", 0.9)]

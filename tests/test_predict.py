@@ -598,3 +598,9 @@ def test_a_folder_has_no_revisions(tiny_encoder):
 def test_no_row_of_a_file_is_left_out_though_the_run_ignored_some():
     of_run = DataSpec(source="a.csv", missing_fields="ignore")
     assert like_data(of_run, "b.csv").missing_fields == "error"
+
+
+def test_a_missing_number_is_null(learned, tmp_path):
+    pq.write_table(pa.table({"text": ["a cat"], "price": [math.nan]}), tmp_path / "a.parquet")
+    answer_file(learned, tmp_path / "a.parquet", tmp_path / "out.jsonl")
+    assert '"price": null' in (tmp_path / "out.jsonl").read_text()

@@ -715,6 +715,10 @@ def test_runs_side_by_side(facts):
     assert comparison.names([facts, other]) == ["1. run", "2. other"]
     rows = comparison.recipe_rows([facts, other], ["a", "b"])
     assert rows == [["setting", "a", "b"], ["seeds", "[1, 2]", "[7]"]]
+    data = facts.recipe.data.model_copy(update={"source": "/home/me/x.csv"})
+    moved = replace(facts, recipe=facts.recipe.model_copy(update={"data": data}))
+    rows = comparison.recipe_rows([facts, moved], ["a", "b"])
+    assert ["data.source", "x.csv"] in [[row[0], row[2]] for row in rows]
 
 
 # --- the command, and what it refuses
@@ -1074,3 +1078,15 @@ def test_targets_are_shown_whole(tiny_encoder, tmp_path):
     own = read_facts(finished(BY_ID["regression"], tiny_encoder, tmp_path / "run").folder)
     rows = tuple({**row, "score": 1234567.25} for row in own.rows)
     assert mistakes.mistakes(replace(own, rows=rows)).every[0].gold == "1234567.25"
+
+
+def test_a_search_of_few_queries_is_unclear_whatever_its_rows_are():
+    few = results(0.9, [0.88, 0.92], rows=500, tfidf=0.5)
+    few["splits"]["test"]["queries"] = 3
+    assert verdict(few, []).level == "unclear"
+
+
+def test_an_only_seed_is_not_the_best(facts):
+    one = replace(facts, results={**facts.results, "seeds": facts.results["seeds"][:1]})
+    assert "best seed" not in report(one)
+    assert "best seed" in report(facts)

@@ -570,3 +570,10 @@ def test_a_dense_layer_of_another_size_is_a_new_one(tiny_encoder, tmp_path):
     for size in (4, 6):
         case = Case("x", {"name": "sentence-similarity", "dense": size}, BY_ID["similarity-mse"].columns)
         assert case.task(folder).model(encoder(folder)).vector_dense.linear.out_features == size
+
+
+def test_an_older_name_of_the_length_file_is_read(tiny_encoder, tmp_path):
+    folder = foreign(tiny_encoder, tmp_path, LENGTH, put(max_seq_length=9))
+    (folder / LENGTH).rename(folder / "sentence_roberta_config.json")
+    assert load(folder, task="sentence-similarity").task.max_length == 9
+    assert SentenceTransformer(str(folder)).max_seq_length == 9

@@ -144,7 +144,7 @@ def test_under_torchrun_each_process_writes_its_part(rank, models, rows, tmp_pat
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("command", "predict embed explain evaluate calibrate index mine".split())
+@pytest.mark.parametrize("command", "predict embed explain evaluate calibrate index mine serve".split())
 def test_several_processes_without_a_part_are_refused(command, monkeypatch, capsys):
     needed = {
         "embed": "--input x.csv --output x.npy".split(),

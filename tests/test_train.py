@@ -864,3 +864,10 @@ def test_early_stopping_wants_more_than_its_threshold(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "early_stopping={patience: 1, threshold: 0.1}")
     run = train(recipe, tmp_path / "run", metrics=[Scripted(0.2, 0.25, 0.5, 0.9)])
     assert evaluations(run, "eval_mine") == [0.2, 0.25]
+
+
+def test_the_last_step_is_kept_on_request_and_said(tiny_encoder, tmp_path):
+    recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "training.load_best_model_at_end=false")
+    run = train(recipe, tmp_path / "run", metrics=[Scripted(0.9, 0.2, 0.1, 0.1)])
+    assert run.results["seeds"][0]["best_step"] is None
+    assert "Ring" not in (run.folder / "report.html").read_text()

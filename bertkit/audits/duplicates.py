@@ -150,7 +150,8 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
         for index in cluster
     ]
     conflicts = int(counts[:2].sum())
-    shared = int(counts[2])
+    splits = [row["split"] for row in rows]
+    shared = sum(len({*map(splits.__getitem__, cluster)}) > 1 for _, cluster in ranked)
     return Section(
         name="duplicates",
         title="Near-duplicates",

@@ -288,5 +288,6 @@ _limit = partial(argument, type=positive_number)
     example="bertkit serve runs/quickstart --port 8000",
     page="serve",
 )
+@one_process
 def serve(**options: Any) -> None:
     bertkit.serve(**options)

@@ -163,26 +163,28 @@ def hub_tables(spec: DataSpec) -> Mapping[str, Dataset]:
 
 def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
     """What went wrong with a Hub data set, in one message without tokens and signed addresses."""
+    from datasets.exceptions import DatasetGenerationError
     from huggingface_hub.errors import GatedRepoError, HFValidationError
 
-    text = " ".join(_SECRET.sub("…", str(error)).split())[:400]
+    why = (type(error) is DatasetGenerationError and error.__cause__) or error  # it says nothing itself
+    text = " ".join(_SECRET.sub("…", str(why)).split())[:400]
     cause: BaseException | None = error
     while cause and not isinstance(cause, GatedRepoError):
         cause = cause.__cause__
     what = f"the Hub data set cannot be loaded: {text}"
     fix = ""
-    if cause or "gated" in text:
+    if cause or "is a gated dataset" in text:
         what = "the data set is gated"
         fix = f"accept its terms at https://huggingface.co/datasets/{spec.source} and log in: hf auth login"
     elif isinstance(error, HFValidationError):
         what = "neither a file or folder here, nor a name that the Hub allows"
-    elif isinstance(error, FileNotFoundError):
+    elif isinstance(error, FileNotFoundError) and not re.search("^Revision|data files", text):
         what = f"neither a file or folder here, nor a data set on the Hub: {text}"
         fix = f"files are looked for from {Path.cwd()}; a private data set needs: hf auth login"
     elif isinstance(error, ConnectionError):
         what = f"neither a file or folder here, nor in the cache, and the Hub cannot be reached: {text}"
         fix = "load it once with a network, or name local files under data.source"
-    elif "script" in text:
+    elif "scripts are no longer supported" in text:
         what = "the data set is made by a script, which is code and is not run"
         fix = "try its parquet copy:  data: {revision: refs/convert/parquet}"
     elif "onfig" in text:

@@ -116,8 +116,9 @@ def write_sheet(file: IO[bytes], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _zoneless(value: Any) -> Any:
-    """The value, or as text if it is a time with a zone, which a sheet does not have."""
-    return str(value) if isinstance(value, datetime | time) and value.tzinfo else value
+    """The value, or as text if a sheet cannot hold it: a time with a zone, a number of over 15 digits."""
+    zoned = isinstance(value, datetime | time) and value.tzinfo
+    return str(value) if zoned or (isinstance(value, int) and abs(value) >= 10**15) else value
 
 
 def _chosen(sheets: Sequence[Any], wanted: str | None, problems: Problems) -> Any:

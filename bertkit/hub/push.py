@@ -84,9 +84,9 @@ def push(
     state = "Nothing was changed on the Hub."
     try:
         was_public = _repository(api, repo_id, public)
-        state = (
-            f"A new repository {repo_id} is private. Check whether it has a new commit before you push again."
-        )
+        state = "Check whether it has a new commit before you push again."
+        if not was_public:
+            state = f"A new repository {repo_id} is private. {state}"
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         head = api.model_info(repo_id, revision=revision).sha

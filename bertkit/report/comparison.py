@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.errors import UserError
 from bertkit.report import pictures, report_sections
-from bertkit.report.facts import Facts
+from bertkit.report.facts import Facts, without_folders
 from bertkit.report.paired import Pair, compared
 from bertkit.report.pictures import Picture
 from bertkit.report.score_tables import number, overall_metrics, with_interval
@@ -121,5 +121,5 @@ def recipe_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
     for key in dict.fromkeys(chain(*recipes)):
         values = [settings.get(key, "–") for settings in recipes]
         if len(set(values)) > 1:
-            rows.append([key, *values])
+            rows.append([key, *map(without_folders, (run.recipe for run in facts), values)])
     return rows

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -111,14 +112,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     split = split or reported_split(results)
     # Answers for a corpus are counts, which the results already sum up.
     rows = () if task.schema.corpus else tuple(lines_of(run.predictions(split)))
-    paths = local_paths(recipe)
-
-    def public(text: str) -> str:
-        for path in map(Path, paths):  # whole ones: /data is not in facebook/data2vec
-            parts = re.split(rf"(?<![\w.-]){re.escape(str(path))}(?![\w-])", text)
-            text = path.name.join(parts)
-        return text
-
+    public = partial(without_folders, recipe)
     data = dict(_mapping(root / "data.json", DATA))
     data["findings"] = [
         {**finding, "what": public(finding["what"]), "fix": public(finding["fix"])}
@@ -183,6 +177,14 @@ def graded(task: Task, rows: Sequence[Row]) -> Graded:
     from datasets import Dataset
 
     return task.grade([row["answer"] for row in rows], Dataset.from_list([*map(data_of, rows)]))
+
+
+def without_folders(recipe: Recipe, text: str) -> str:
+    """The text, with the recipe's local paths cut to their last part."""
+    for path in map(Path, local_paths(recipe)):  # whole ones: /data is not in facebook/data2vec
+        parts = re.split(rf"(?<![\w.-]){re.escape(str(path))}(?![\w-])", text)
+        text = path.name.join(parts)
+    return text
 
 
 def local_paths(recipe: Recipe) -> list[str]:

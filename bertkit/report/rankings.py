@@ -45,7 +45,8 @@ def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Quer
     if searched := "grade" in first:
         ordered = places([row["answer"]["rank"] for row in rows], [*map(target, rows)])
         ranks = sorted(zip(ordered, rows, strict=True), key=itemgetter(0))
-        hits = [(texts[hit["id"]], hit["score"]) for hit in first["answer"]["found"][:3]]
+        results = next(row["answer"]["found"] for row in rows if "found" in row["answer"])
+        hits = [(texts[hit["id"]], hit["score"]) for hit in results[:3]]
     else:
         # A tie is not a gain.
         ranks = list(enumerate(sorted(rows, key=lambda row: (-row["answer"]["score"], target(row))), 1))

@@ -136,7 +136,7 @@ def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
         return Verdict("bad", "Some of these rows are in train too: expect a lower score on new texts.")
     if (result := compared(results, split, name)) is None:
         return Verdict("unclear", "There is no baseline to compare it with.")
-    said = _of_comparison(result, scores["rows"])
+    said = _of_comparison(result, scores.get("queries", scores["rows"]))
     if name != results["headline"]:
         constant = results["baselines"][split]["majority"][results["headline"]]
         why = f"always giving the same answer has an {results['headline']} of {constant:.4f}"

@@ -25,7 +25,8 @@ def check_hub(recipe: AnyRecipe) -> None:
             problems = [*target_problems(hub.repo_id, hub.revision), *login_problems()]
             problems += license_problems(hub, not hub.private)
             if not hub.private:
-                problems += name_problems(part)
+                fix = "Set hub.private, or leave out hub.repo_id and push the run later, with name_private."
+                problems += [problem._replace(fix=fix) for problem in name_problems(part)]
             if problems:
                 raise RecipeError(problem._replace(where="hub") for problem in problems)
 

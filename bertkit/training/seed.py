@@ -137,7 +137,7 @@ def fit(
     facts = {
         "steps": trainer.state.global_step,
         "seconds": seconds,
-        "best_step": trainer.state.best_global_step,
+        "best_step": trainer.state.best_global_step if args.load_best_model_at_end else None,
         "undecided": trainer.undecided,
     }
     models = trainer.data.models(trainer.model)

@@ -138,6 +138,8 @@ def read_limits(folder: Path) -> tuple[int | None, bool]:
     Raises ModelError.
     """
     file = folder / "sentence_bert_config.json"
+    if not file.is_file():  # older ones are called after the architecture
+        file = next(iter(sorted(folder.glob("sentence_*_config.json"))), file)
     # Without modules.json, sentence-transformers reads no other file of its own.
     settings = read_object(file) if file.is_file() and (folder / "modules.json").is_file() else {}
     longest = settings.get("max_seq_length")
