@@ -594,6 +594,7 @@ def test_hub_errors_are_told_in_one_message_without_secrets(monkeypatch):
         (ValueError("Config name is missing. load_dataset('me/transcripts', 'en')"), "pick one"),
         (RuntimeError("1 new columns ({'description'})"), "cannot be loaded: 1 new columns"),
         (FileNotFoundError(lost), "cannot be loaded: Revision"),
+        (FileNotFoundError("No data files matching the patterns for config 'x'"), "config 'x'"),
         (
             FileNotFoundError("No (supported) data files found in some/data"),
             "cannot be loaded: No (supported)",

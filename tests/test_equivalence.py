@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import small
@@ -343,3 +344,10 @@ def test_two_processes_train_folds(by_two):
     # two epochs of 8 rows, 4 in each process
     assert {each["steps"] for each in run.results["folds"]["each"]} == {2}
     assert by_two.out.count("train-oof (16 rows)") == 1
+
+
+def test_the_random_states_of_the_trainings_own_device_are_kept(tiny_encoder, tmp_path, monkeypatch):
+    fork = Mock(side_effect=torch.random.fork_rng)
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+    made(CASES[0], tiny_encoder, arguments(tmp_path, 4, 2), divide=True).train()
+    assert "cpu" in [call.kwargs.get("device_type") for call in fork.call_args_list]

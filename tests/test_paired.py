@@ -320,3 +320,5 @@ def test_a_query_is_shown_whatever_the_order_of_its_rows():
     first = {"query": "q", "document": "a", "grade": 1, "answer": answer}
     second = {"query": "q", "document": "b", "grade": 0, "answer": {"score": 0.1, "rank": 2}}
     assert query_of(1, [second, first], {"a": "a", "b": "b"}).hits == [("a", 0.9)]
+    with pytest.raises(ValueError, match="not enough values"):
+        query_of(1, [second], {})

@@ -604,3 +604,5 @@ def test_a_missing_number_is_null(learned, tmp_path):
     pq.write_table(pa.table({"text": ["a cat"], "price": [math.nan]}), tmp_path / "a.parquet")
     answer_file(learned, tmp_path / "a.parquet", tmp_path / "out.jsonl")
     assert '"price": null' in (tmp_path / "out.jsonl").read_text()
+    answer_file(learned, tmp_path / "a.parquet", tmp_path / "out.csv")
+    assert "nan" not in (tmp_path / "out.csv").read_text()

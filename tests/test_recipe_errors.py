@@ -368,3 +368,8 @@ def test_an_encoder_is_either_pretrained_or_new(tmp_path):
         (["~model.name", "model.config=mini"], "a new encoder needs one"),
     ):
         assert any(fragment in text for _, text in problems(tmp_path, HEAD, *overrides)), fragment
+
+
+def test_one_process_writes(tmp_path):
+    lines = problems(tmp_path, HEAD + "training: {save_on_each_node: true}")
+    expect(lines, (4, "save_on_each_node: bertkit decides this"))

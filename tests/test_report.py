@@ -1084,6 +1084,7 @@ def test_a_search_of_few_queries_is_unclear_whatever_its_rows_are():
     few = results(0.9, [0.88, 0.92], rows=500, tfidf=0.5)
     few["splits"]["test"]["queries"] = 3
     assert verdict(few, []).level == "unclear"
+    assert "too few queries to be sure (3)" in verdict(few, []).text
 
 
 def test_an_only_seed_is_not_the_best(facts):

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 import small
 import torch
+from cases import CASES
 from conftest import build_encoder
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from small import largest_file, of_family, raised, raises, read_rows, write_rows
+from steps import arguments, made
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -948,3 +950,17 @@ def test_another_metric_selects_among_the_checkpoints_that_are_kept(
 def test_a_schedule_that_follows_scores_is_not_continued_by_steps(recipe, run):
     other = recipe.with_("training.lr_scheduler_type=reduce_lr_on_plateau")
     raises(ModelError, "lr_scheduler_type", train, other, run.folder, resume=True, changed=True)
+
+
+def test_a_training_that_ended_after_its_first_step_resumes_without_a_warning(recipe, tmp_path):
+    often = recipe.with_("training.save_strategy=steps", "training.save_steps=1", "training.eval_steps=1")
+    run = killed(often, tmp_path / "run", at=4)
+    assert [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")] == ["checkpoint-1"]
+    assert train(often, run.folder, resume=True).finished
+
+
+def test_a_signal_to_the_group_does_not_reach_the_workers_of_a_loader(tiny_encoder, tmp_path):
+    args = arguments(tmp_path, 4, 1, dataloader_num_workers=1)
+    reading = iter(made(CASES[0], tiny_encoder, args).get_train_dataloader())
+    next(reading)
+    assert os.getpgid(reading._workers[0].pid) != os.getpgid(0)

@@ -15,6 +15,7 @@ from unittest.mock import Mock, patch
 import pytest
 import small
 import torch
+import transformers
 from cases import BY_ID
 from finished import finished
 from safetensors.torch import load_file, save_file
@@ -871,3 +872,11 @@ def test_the_last_step_is_kept_on_request_and_said(tiny_encoder, tmp_path):
     run = train(recipe, tmp_path / "run", metrics=[Scripted(0.9, 0.2, 0.1, 0.1)])
     assert run.results["seeds"][0]["best_step"] is None
     assert "Ring" not in (run.folder / "report.html").read_text()
+
+
+def test_no_memory_for_the_model_itself(tiny_encoder, tmp_path, monkeypatch):
+    full = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory."))
+    monkeypatch.setattr(transformers.Trainer, "_move_model_to_device", full)
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    message = r"loading the model: CUDA out of memory(.|\n)*smaller encoder"
+    raises(RecipeError, message, train, recipe, tmp_path / "run")

@@ -65,7 +65,8 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
         try:
             moments.extend(torch.empty_like(p) for p in trained for _ in range(moment_count))
             for part in (list(split_batch(batch, parts)) * times)[:2]:
-                trainer.part_step(model, part, counted)
+                # without DDP, whose processes would wait for each other where one fails
+                trainer.part_step(trainer.model, part, counted)
         except RuntimeError as error:
             if not out_of_memory(error) or parts >= units:
                 raise
@@ -75,12 +76,14 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
             model.zero_grad()
         return True
 
-    devices = [] if trainer.args.device.type == "cpu" else [trainer.args.device]
-    with torch.random.fork_rng(devices), trainer.accelerator.no_sync(model):
+    device = trainer.args.device
+    devices = [] if device.type == "cpu" else [device]
+    kept = torch.random.fork_rng(devices, device_type=device.type)
+    with kept, trainer.accelerator.no_sync(model):
         while not fits(parts):
             parts *= 2
             clear_device_cache(garbage_collection=True)  # here, where no error holds the attempt's tensors
-    factor = int(trainer.accelerator.gather(torch.tensor([parts], device=trainer.args.device)).max())
+    factor = int(trainer.accelerator.gather(torch.tensor([parts], device=device)).max())
     if factor > 1:
         what = (
             "%d rows at a time do not fit into memory: micro-batches are split into %d, with the same steps"

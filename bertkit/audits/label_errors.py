@@ -85,7 +85,7 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
     deviations = np.abs(gold - expected) / ((gold - expected).std() or 1.0)
 
     def correction(row: int) -> Row:
-        new = float(f"{expected[row]:.6g}")
+        new = float(f"{expected[row]:.10g}")
         return corrected(
             rows[row], target, new, f"{gold[row]:.15g}", f"{new:.15g}", deviations=deviations[row]
         )

@@ -187,6 +187,6 @@ def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
     elif "scripts are no longer supported" in text:
         what = "the data set is made by a script, which is code and is not run"
         fix = "try its parquet copy:  data: {revision: refs/convert/parquet}"
-    elif "onfig" in text:
+    elif "onfig" in text and "data files" not in text:
         fix = "pick one:  data: {subset: NAME}"
     return Problem(str(spec.source), what, fix)

@@ -170,9 +170,10 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         parts[part].setdefault(int(index), {})[name] = value
     groups = [group for _, group in sorted(parts["groups"].items())]
     current = optimizer.param_groups  # which may be without what the optimizer adds to them in its first step
-    follows = isinstance(scheduler, LambdaLR) != ("lr_lambdas" in rest["scheduler"])  # one follows scores
+    kinds = ("lr_lambdas", "max_lrs")  # of LambdaLR, of GreedyLR
+    other = any((key in scheduler.state_dict()) != (key in rest["scheduler"]) for key in kinds)
     if (
-        follows
+        other
         or len(current) != len(groups)
         or any(
             len(group["params"]) != len(saved["params"]) or group.keys() - saved.keys()
@@ -189,8 +190,8 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
     if isinstance(scheduler, LambdaLR):
         scheduler.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         scheduler.last_epoch -= 1
-        scheduler._step_count -= 1  # which is saved
         scheduler.step()
+        scheduler._step_count -= 1  # which is saved
     if scaler and rest.get("scaler"):
         scaler.load_state_dict(rest["scaler"])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import islice
@@ -89,6 +91,7 @@ class Trainer(CheckpointTrainer):
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
+            worker_init_fn=leave_group,
         )
 
     def create_optimizer(self, model: Any = None) -> Any:
@@ -289,3 +292,9 @@ def _path(checkpoint: Any) -> Path | None:
 def out_of_memory(error: Exception) -> bool:
     """Whether the device, or the CPU's allocator, had no memory left."""
     return isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)
+
+
+def leave_group(_: int) -> None:
+    """Take a loader's worker out of our process group, whose signals would end it before the step."""
+    if sys.platform != "win32":
+        os.setpgrp()

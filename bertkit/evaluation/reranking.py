@@ -18,6 +18,7 @@ from bertkit.data.table import required
 from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import CHUNK, Floats, Ints, Values, floats, joined, ratio
+from bertkit.text import Json
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -86,6 +87,10 @@ class RankedRows(Graded):
         first = np.full(len(sizes), np.inf)
         np.minimum.at(first, number, np.where(self.truth[order] > 0, rank, np.inf))
         return PerQuery(ndcg, first, sizes)
+
+    def details(self) -> Json:
+        """How many queries were ranked."""
+        return {"queries": len(self.per_query.sizes)} if self.grouped else {}
 
     @cached_property
     def scored(self) -> Scored:

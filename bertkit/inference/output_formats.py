@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from bertkit.data.schema import Answer
 from bertkit.data.units import text_of
-from bertkit.data.values import given_cell, has_columns, is_missing
+from bertkit.data.values import given_cell, has_columns
 from bertkit.errors import DataError
 from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
@@ -45,8 +45,7 @@ def writer_of(
 def write_jsonl(file: IO[str], pairs: Pairs) -> None:
     """`{…the row's own columns, "answer": {…}}`, a line each."""
     for answer, row in pairs:
-        kept = {name: None if is_missing(value) else value for name, value in row.items()}
-        file.write(json_line({**kept, "answer": answer}) + "\n")
+        file.write(json_line({**row, "answer": answer}) + "\n")
 
 
 def entity_cells(pairs: Pairs, start: int, columns: Record) -> Iterator[Sequence[Any]]:

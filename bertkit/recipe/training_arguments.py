@@ -54,7 +54,7 @@ DECIDED = {
             "dataloader_persistent_workers dataloader_multiprocessing_context accelerator_config "
             "average_tokens_across_devices bf16_full_eval fp16_full_eval enable_jit_checkpoint debug "
             "logging_nan_inf_filter use_liger_kernel liger_kernel_config use_cache parallelism_config "
-            "local_rank ignore_data_skip"
+            "local_rank ignore_data_skip save_on_each_node"
         ),
         "Remove it, and start with torchrun, which trains on every GPU.": "deepspeed fsdp fsdp_config",
     }.items()

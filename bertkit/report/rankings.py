@@ -45,7 +45,7 @@ def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Quer
     if searched := "grade" in first:
         ordered = places([row["answer"]["rank"] for row in rows], [*map(target, rows)])
         ranks = sorted(zip(ordered, rows, strict=True), key=itemgetter(0))
-        results = next(row["answer"]["found"] for row in rows if "found" in row["answer"])
+        results, *_ = (row["answer"]["found"] for row in rows if "found" in row["answer"])
         hits = [(texts[hit["id"]], hit["score"]) for hit in results[:3]]
     else:
         # A tie is not a gain.

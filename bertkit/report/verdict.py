@@ -136,7 +136,8 @@ def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
         return Verdict("bad", "Some of these rows are in train too: expect a lower score on new texts.")
     if (result := compared(results, split, name)) is None:
         return Verdict("unclear", "There is no baseline to compare it with.")
-    said = _of_comparison(result, scores.get("queries", scores["rows"]))
+    unit = "queries" if "queries" in scores else "rows"
+    said = _of_comparison(result, scores[unit], unit)
     if name != results["headline"]:
         constant = results["baselines"][split]["majority"][results["headline"]]
         why = f"always giving the same answer has an {results['headline']} of {constant:.4f}"
@@ -150,12 +151,13 @@ def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
     return said
 
 
-def _of_comparison(result: Comparison, rows: int) -> Verdict:
-    """The verdict on one metric of so many rows."""
+def _of_comparison(result: Comparison, count: int, unit: str) -> Verdict:
+    """The verdict on one metric of so many rows or queries."""
     if not result.better:
         return Verdict("bad", f"{'Clearly worse' if result.clear else 'No better'} than {result.best.does}.")
-    if rows < MIN_ROWS:
-        return Verdict("unclear", f"Better than the best baseline, but on too few rows to be sure ({rows}).")
+    if count < MIN_ROWS:
+        few = f"too few {unit} to be sure ({count})"
+        return Verdict("unclear", f"Better than the best baseline, but on {few}.")
     if not result.clear:
         return Verdict("unclear", "Better than the best baseline, but this difference may be chance.")
     return Verdict("good", "Clearly better than the best baseline.")

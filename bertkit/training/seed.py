@@ -172,6 +172,9 @@ def make_trainer(
         RuntimeError,
         ValueError,
     ) as error:  # such as report_to: a library that is not installed
+        if isinstance(error, RuntimeError):
+            fix = "Free memory of the device, which other programs may use, or use a smaller encoder."
+            raise_if_memory_ran_out(error, "training", "loading the model", fix)
         raise RecipeError("training", str(error).strip(), OF_LIBRARY) from error
 
 
