@@ -202,7 +202,7 @@ SAD = [  # what is wrong, file name, content, what the message says; layout
     ("not parquet", "t.parquet", "PAR1 or so", ["cannot be read as parquet"]),
     ("arrow", "t.arrow", "x", [".arrow is not supported", "or .parquet"]),
     ("unknown suffix", "t.log", "x", [".csv, .tsv, .xlsx, .json, .jsonl, .parquet", "format:"]),
-    ("an old workbook", "t.xls", "x", [".xls is not supported", "Save it as .xlsx, .csv"]),
+    ("an old workbook", "t.xls", "x", [".xls is not supported", "Save or unpack it as .xlsx, .csv"]),
     ("a zip", "t.zip", "PK", [".zip is not supported", "unpack it"]),
     ("not gzip", "t.csv.gz", "text\na\n", ["archive is damaged"]),
     ("not xz", "t.csv.xz", "text\na\n", ["archive is damaged"]),
