@@ -573,3 +573,9 @@ def test_of_equal_scores_the_worst_order_counts_in_searches_rankings_and_pairs(d
     alone = [worst({name: 1})["mrr@10"] for name in names]
     table = np.tile(np.array(scores), (len(names), 1))
     assert [1 / place for place in similarity.places(table, np.arange(len(names)))] == pytest.approx(alone)
+
+
+def test_queries_without_an_order_are_not_counted():
+    data = [(0, 1, 2), (0, 0, 1), *((number, 1, 1) for number in range(1, 25))]
+    assert ranked(data, grouped=True, graded=False).details() == {"queries": 1}
+    assert ranked(data, grouped=False, graded=False).details() == {}

@@ -189,9 +189,11 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
         group.update({name: stated[name] for name in names & stated.keys()})
     if isinstance(scheduler, LambdaLR):
         scheduler.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
-        scheduler.last_epoch -= 1
-        scheduler.step()
-        scheduler._step_count -= 1  # which is saved
+        factors = (factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas)
+        rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
+        scheduler._last_lr = rates  # what is logged next
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
     if scaler and rest.get("scaler"):
         scaler.load_state_dict(rest["scaler"])
 

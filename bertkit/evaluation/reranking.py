@@ -89,8 +89,8 @@ class RankedRows(Graded):
         return PerQuery(ndcg, first, sizes)
 
     def details(self) -> Json:
-        """How many queries were ranked."""
-        return {"queries": len(self.per_query.sizes)} if self.grouped else {}
+        """How many queries have an nDCG."""
+        return {"queries": int((~np.isnan(self.per_query.ndcg)).sum())} if self.grouped else {}
 
     @cached_property
     def scored(self) -> Scored:
