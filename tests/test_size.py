@@ -27,7 +27,7 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "attachments": 6_300,
     "audits": 8_700,
     "cli": 8_300,
-    "data": 44_600,
+    "data": 44_700,
     "decisions": 2_500,
     "encoding": 4_300,
     "engine": 12_300,
@@ -51,9 +51,9 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "vectors": 5_000,
 }
 GROWTH = 1.15  # how much one sub-package may grow while another pays
-MOST_OF_ALL = 299_400
-MOST_OF_CORE = 218_350
-MOST_OF_TRAINING = 188_350  # what `import bertkit.training.train` brings
+MOST_OF_ALL = 299_450
+MOST_OF_CORE = 218_400
+MOST_OF_TRAINING = 188_450  # what `import bertkit.training.train` brings
 MOST_OF_TESTS = 383_100
 
 

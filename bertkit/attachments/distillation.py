@@ -106,7 +106,8 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
         problems.append(Problem(WHERE, what, f"Set model: {{max_length: {limit}}}."))
     if problems:
         raise ModelError(problems)
-    if isinstance(labels := getattr(task.options, "labels", None), dict):  # as these rows write them
+    labels = getattr(task.options, "labels", None)
+    if isinstance(labels, dict):  # as these rows write them
         predictor = replace(predictor, task=predictor.task.with_options({"labels": labels}))
     return Teacher(folder, predictor)
 

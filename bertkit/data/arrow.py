@@ -166,8 +166,8 @@ def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
     from datasets.exceptions import DatasetGenerationError
     from huggingface_hub.errors import GatedRepoError, HFValidationError
 
-    why = (type(error) is DatasetGenerationError and error.__cause__) or error  # it says nothing itself
-    text = " ".join(_SECRET.sub("…", str(why)).split())[:400]
+    why = error.__cause__ if type(error) is DatasetGenerationError else None  # it says nothing itself
+    text = " ".join(_SECRET.sub("…", str(why or error)).split())[:400]
     cause: BaseException | None = error
     while cause and not isinstance(cause, GatedRepoError):
         cause = cause.__cause__

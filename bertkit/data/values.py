@@ -17,7 +17,7 @@ from bertkit.data.problems import Problems, WrongColumn, WrongType, each_row
 from bertkit.data.schema import Column, Mapped, Schema, cell, columns_of, given_name
 from bertkit.data.table import Table
 from bertkit.errors import DataError
-from bertkit.text import Record, short_repr
+from bertkit.text import Json, Record, short_repr
 
 # of no width: soft hyphen, joiners, marks of direction, byte order mark
 _INVISIBLE = re.compile(r"[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
@@ -102,6 +102,11 @@ def read_inputs(
                 problems.add_error(where, error, f"`{theirs}` ")
     problems.raise_if_any()
     return columns
+
+
+def without_nan(row: Record) -> Json:
+    """The row with None for every missing value: JSON and csv have no NaN."""
+    return {name: None if is_missing(value) else value for name, value in row.items()}
 
 
 def has_columns(row: Record, names: Iterable[str], mapped: Mapped) -> bool:

@@ -76,10 +76,8 @@ def flat(answer: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            yield (
-                f"{prefix}{key}",
-                "|".join(map(str, value)) if key in NAMES else json_line(value),
-            )
+            text = "|".join(map(str, value)) if key in NAMES else json_line(value)
+            yield f"{prefix}{key}", text
         else:
             yield f"{prefix}{key}", value
 

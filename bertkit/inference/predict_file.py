@@ -21,7 +21,7 @@ from bertkit.data.excel import write_sheet
 from bertkit.data.problems import Problems
 from bertkit.data.readers import by_suffix, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
-from bertkit.data.values import is_missing
+from bertkit.data.values import without_nan
 from bertkit.errors import DataError, UserError
 from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.multitask_predictor import MultiTaskPredictor, load_any
@@ -70,7 +70,7 @@ class CheckedRows:
                     "Add the column to this row, or leave the row out.",
                 )
             self.count += 1
-            yield {name: None if is_missing(value) else value for name, value in row.items()}
+            yield without_nan(row)
 
 
 def predict(

@@ -139,13 +139,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         names = [name for name, place in places if place and int(place[1]) in layers]
     short = (name.rpartition(".")[2] for name in names)
     linear = dict.fromkeys(name for name in short if not name.isdigit())
-    modules = [name for name, _ in model.named_modules()]
-    for key, patterns in (("rank_pattern", spec.rank_pattern), ("alpha_pattern", spec.alpha_pattern)):
-        for pattern in patterns:
-            with translated(re.error, UserError, f"peft.{key}.{pattern}", "not a regular expression"):
-                fits = [name for name in modules if re.fullmatch(rf"(.*\.)?({pattern})", name)]
-            if not fits:
-                raise UserError(f"peft.{key}.{pattern}", "fits no module", f"Such as: {', '.join(linear)}.")
+    _check_patterns(model, spec, linear)
     targets = names if spec.target_modules == "all-linear" else spec.target_modules
     config = LoraConfig(
         **spec.model_dump(exclude={"target_modules"}),
@@ -168,6 +162,17 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         ) from error
     _share_again(adapted, encoder)
     return adapted
+
+
+def _check_patterns(model: PreTrainedModel, spec: Lora, linear: Iterable[str]) -> None:
+    """Raise UserError on a pattern of a rank or alpha that fits no module: peft would ignore it."""
+    modules = [name for name, _ in model.named_modules()]
+    for key, patterns in (("rank_pattern", spec.rank_pattern), ("alpha_pattern", spec.alpha_pattern)):
+        for pattern in patterns:
+            with translated(re.error, UserError, f"peft.{key}.{pattern}", "not a regular expression"):
+                fits = [name for name in modules if re.fullmatch(rf"(.*\.)?({pattern})", name)]
+            if not fits:
+                raise UserError(f"peft.{key}.{pattern}", "fits no module", f"Such as: {', '.join(linear)}.")
 
 
 def save_adapter(adapted: Any, folder: Path, encoder: Encoder) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertkit.data.problems import Problems
 from bertkit.data.readers import read_rows, read_texts, reader_of
-from bertkit.data.values import is_missing, replace_surrogates
+from bertkit.data.values import replace_surrogates, without_nan
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.progress import progress
@@ -222,6 +222,5 @@ def search_file(
     with written_aside(output) if output else nullcontext(sys.stdout) as out:
         hits_of_queries = progress(find([query.text for query in queries]), "query", len(queries))
         for query, hits in zip(queries, hits_of_queries, strict=True):
-            row = {name: None if is_missing(value) else value for name, value in query.row.items()}
-            out.write(json_line({**row, HITS: list(map(asdict, hits))}) + "\n")
+            out.write(json_line({**without_nan(query.row), HITS: list(map(asdict, hits))}) + "\n")
     return len(queries)
